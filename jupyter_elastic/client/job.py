@@ -6,22 +6,30 @@ here, from a folder that belongs to the user who asks.
 
 from __future__ import annotations
 
-import pickle
 import re
 import time
+import warnings
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, NoReturn, TextIO
 
 from msgspec import UNSET, UnsetType
 
 from jupyter_elastic.client.blocking import Client
 from jupyter_elastic.client.job_model import JobModel, SizePoint
 from jupyter_elastic.client.requests import expect
-from jupyter_elastic.jobfiles import failure, usage
+from jupyter_elastic.jobfiles import failure, results, usage
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import ENDED, JobId, JobInfo, Phase, Progress
-from jupyter_elastic.types.errors import BadRequest, ElasticError, JobCancelled, JobFailed, NotAllowed, NotFound
+from jupyter_elastic.types.errors import (
+    BadRequest,
+    ElasticError,
+    JobCancelled,
+    JobFailed,
+    NotAllowed,
+    NotFound,
+    described,
+)
 
 BACKGROUND = "background"
 """File in a job's folder: the cell that waits for the job may go on."""
@@ -143,9 +151,9 @@ class Job:
         return self.status
 
     @property
-    def results(self) -> dict[int, dict[str, Any]]:
-        """Rank -> {name: value} of the --out names, for every rank that has finished."""
-        found: dict[int, dict[str, Any]] = {}
+    def results(self) -> dict[int, Values]:
+        """Rank -> {name: value} of the --out names that came back, for every rank that has finished."""
+        found: dict[int, Values] = {}
         for path in (self.folder / "results").glob("rank.*.pickle"):
             found[int(path.name.split(".")[1])] = _load(path)
         return dict(sorted(found.items()))
@@ -165,7 +173,7 @@ class Job:
             JobFailed: The job failed; the message opens with the first failing rank's traceback.
             JobCancelled: It was cancelled.
             NotFound: That rank left no result.
-            ElasticError: The value can't be unpickled here.
+            ElasticError: The value did not come back, or can't be unpickled here. Of several names a warning says it.
         """
         if self.status not in ENDED:
             self.wait()
@@ -176,7 +184,11 @@ class Job:
         values = results.get(min(results) if rank is None else rank)
         if values is None:
             raise NotFound(f"rank {rank} of job {self.id} left no result; there are {sorted(results)}")
-        return next(iter(values.values())) if len(values) == 1 else values
+        if len(values) + len(values.lost) == 1:
+            return values[next(iter([*values, *values.lost]))]
+        for name, why in values.lost.items():
+            warnings.warn(f"`{name}` did not come back: {why}; the other names did", stacklevel=2)
+        return values
 
     @property
     def error(self) -> failure.Failure | None:
@@ -326,12 +338,30 @@ def slot_range(slots: int | str | tuple[int, int]) -> tuple[int, int]:
     return low, high if low > MOST_SLOTS else min(high, MOST_SLOTS)
 
 
-def _load(path: Path) -> dict[str, Any]:
-    """A rank's values; a value that can't be read here stands as the exception that says why."""
-    try:
-        values = pickle.loads(path.read_bytes())  # noqa: S301 - written by this user's own worker into a private folder
-    except Exception as problem:
-        raise ElasticError(
-            f"the result {path} can't be read here: {problem}; is a module missing in the kernel?"
-        ) from problem
-    return cast("dict[str, Any]", values)
+class Values(dict[str, Any]):
+    """A rank's values of `--out` by name; asking for a name that did not come back raises ElasticError with the why."""
+
+    lost: dict[str, str]
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise ElasticError(f"`{name}` did not come back: {self.lost[name]}") if name in self.lost else KeyError(name)
+
+
+def _load(path: Path) -> Values:
+    """A rank's values, as far as they can be read here."""
+    from jupyter_elastic.client import pickling
+
+    content = results.unpack(path.read_bytes())
+    values = Values()
+    values.lost = dict(content.lost)
+    for names, data in content.pickles:
+        try:
+            values.update(pickling.loads(data))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as problem:
+            why = f"{described(problem)}; is a module missing in the kernel?"
+            if not names:
+                raise ElasticError(f"the result {path} can't be read here: {why}") from problem
+            values.lost |= dict.fromkeys(names, f"it can't be read here: {why}")
+    return values

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import io
 import itertools
 import linecache
 import math
@@ -20,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from cloudpickle import cloudpickle
 
 from jupyter_elastic.jobfiles import code_by_value
 from jupyter_elastic.jobfiles import functions as files
@@ -83,6 +85,35 @@ class RemoteTraceback(Exception):
         return f"\n{self.args[0]}"
 
 
+class _Reader(pickle.Unpickler):
+    """Leaves the classes that this process has as they are; cloudpickle sets all their attributes anew."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data))
+        self._here: list[Any] = []
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        found = super().find_class(module, name)
+        if module == cloudpickle.__name__ and name.startswith("_make_skeleton_"):
+            return functools.partial(self._skeleton, found)
+        return self._set_state if found is cloudpickle._class_setstate else found
+
+    def _skeleton(self, make: Callable[..., Any], *args: Any) -> Any:
+        here = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(args[-2])
+        if here is None:
+            return make(*args)
+        self._here.append(here)
+        return here
+
+    def _set_state(self, kind: Any, state: Any) -> Any:
+        return kind if any(kind is here for here in self._here) else cloudpickle._class_setstate(kind, state)
+
+
+def loads(data: bytes) -> Any:
+    """What this user's own worker has pickled into a private folder."""
+    return _Reader(data).load()
+
+
 def outcome(result: Result) -> tuple[BaseException | None, Any]:
     """The exception of a call, or its value, as the worker has left it.
 
@@ -93,7 +124,7 @@ def outcome(result: Result) -> tuple[BaseException | None, Any]:
             return _exception(result.raised), None
         if result.kind == ResultKind.JSON:
             return None, msgspec.json.decode(result.body)
-        return None, pickle.loads(result.body)  # noqa: S301 - written by this user's own worker into a private folder
+        return None, loads(result.body)
     except BaseException as problem:
         if isinstance(problem, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise
@@ -108,7 +139,7 @@ def _exception(found: Raised) -> BaseException:
     text = _with_source(found.traceback)
     if found.pickled:
         with contextlib.suppress(BaseException):
-            problem = pickle.loads(found.pickled)  # noqa: S301 - as above
+            problem = loads(found.pickled)
             if isinstance(problem, BaseException):
                 first = problem
                 for _ in range(100):  # of a chain, which may be a ring

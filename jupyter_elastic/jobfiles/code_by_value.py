@@ -7,6 +7,7 @@ cloudpickle 3.1.3 writes `<dynamic-code>` in their place, so that equal function
 from __future__ import annotations
 
 import io
+import sys
 import types
 from collections import ChainMap
 from collections.abc import Callable
@@ -56,6 +57,16 @@ def _complete(problem: Any, state: tuple[Any, dict[str, Any]]) -> None:
         setattr(problem, name, value)
 
 
+_WRAPPERS = (
+    ("torch.nn.parallel", "DistributedDataParallel", "module"),
+    ("torch.nn.parallel", "DataParallel", "module"),
+    ("torch._dynamo.eval_frame", "OptimizedModule", "_orig_mod"),
+    ("torch.distributed.fsdp", "FullyShardedDataParallel", ""),
+    ("torch.distributed.fsdp", "FSDPModule", ""),
+)
+"""Module and name of classes that wrap a model, and where they have it; none: it is in no process as a whole."""
+
+
 class Pickler(cloudpickle.Pickler):
     """cloudpickle's, but for the file names, and for exceptions: they keep their class, and what caused them."""
 
@@ -78,6 +89,28 @@ class Pickler(cloudpickle.Pickler):
             elif isinstance(obj, types.FunctionType):
                 self._uses.update(names_used.in_code(obj.__code__, obj.__globals__))
         return reduced
+
+
+class ResultPickler(Pickler):
+    """Of what a worker gives back: models without what made them train on several workers, or compiled them."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        found = ((getattr(sys.modules.get(module), name, None), part) for module, name, part in _WRAPPERS)
+        self._wrappers = [(kind, part) for kind, part in found if kind is not None]
+
+    def reducer_override(self, obj: Any) -> Any:
+        """A model in its wrapper goes as the model."""
+        for kind, part in self._wrappers:
+            if isinstance(obj, kind):
+                if not part:
+                    raise ValueError("its parts lie on several workers: `get_model_state_dict` of torch gathers them")
+                return _same, (getattr(obj, part),)
+        return super().reducer_override(obj)
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def dumps(value: Any, uses: set[str] | None = None) -> bytes:

@@ -21,7 +21,7 @@ from IPython.core.completer import SimpleCompletion, SimpleMatcherResult, contex
 from IPython.core.magic import Magics, cell_magic, magics_class
 
 from jupyter_elastic.client import Client, services
-from jupyter_elastic.client.job import Job, check_size, find
+from jupyter_elastic.client.job import Job, Values, check_size, find
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.forkserver import workers
 from jupyter_elastic.jobfiles.environment import environment
@@ -190,6 +190,7 @@ class ElasticMagics(Magics):
             if not values:
                 close = get_close_matches(name, existing(session).names(), 1)
                 hint = f"; did you mean {close[0]}?" if close else ""
+                hint = next((f": {given.lost[name]}" for given in results.values() if name in given.lost), hint)
                 raise BadRequest(f"no rank of the session {session!r} has {name!r}{hint}")
         return found if len(names) > 1 else found[names[0]]
 
@@ -377,17 +378,20 @@ def _kernel_ends(shell: Any) -> bool:
     return bool(getattr(shell, "exit_now", False))
 
 
-def returned(results: Mapping[int, dict[str, Any]], names: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+def returned(results: Mapping[int, Values], names: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
     """The --out values, each of the lowest rank that has it, and notes on what not all have."""
     values, notes = {}, []
     for name in names:
         rank = next((rank for rank, given in results.items() if name in given), None)
+        lost = next((given.lost[name] for given in results.values() if name in given.lost), "")
         if rank is None:
-            notes.append(f"note: --out {name}: no rank has set it")
+            why = f"it did not come back: {lost}" if lost else "no rank has set it"
+            notes.append(f"note: --out {name}: {why}")
             continue
         values[name] = results[rank][name]
         if rank != min(results):
-            notes.append(f"note: --out {name}: rank {min(results)} has not set it; this is rank {rank}'s")
+            why = f"rank {min(results)}'s did not come back ({lost})" if lost else f"rank {min(results)} has not set it"
+            notes.append(f"note: --out {name}: {why}; this is rank {rank}'s")
     return values, notes
 
 

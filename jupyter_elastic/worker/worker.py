@@ -28,7 +28,7 @@ import types
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from jupyter_elastic.jobfiles import code_by_value
+from jupyter_elastic.jobfiles import results
 from jupyter_elastic.jobfiles.payload import Payload, load_names, read_payload, restore_namespace
 from jupyter_elastic.platform import private_files, processes, reachability
 from jupyter_elastic.platform.imports import after_import
@@ -383,17 +383,9 @@ class Worker:
         apart.ended()
 
     def _write_results(self, payload: Payload) -> None:
-        values = {name: self._namespace[name] for name in payload.out if name in self._namespace}
         if not payload.out:
             return
-        try:
-            data = code_by_value.dumps(values)
-        except Exception as problem:
-            culprit = next((name for name, value in values.items() if not _picklable(value)), "")
-            raise ElasticError(
-                f"--out {culprit}: a {type(values.get(culprit)).__name__} can't be sent back ({problem}); give its "
-                "numbers or its state_dict instead"
-            ) from problem
+        data = results.pack({name: self._namespace[name] for name in payload.out if name in self._namespace})
         folder = self._folder / "results"
         folder.mkdir(mode=0o700, exist_ok=True)
         private_files.write_private(folder / f"rank.{self._rank}.pickle", data)
@@ -453,14 +445,6 @@ def _send_last_report() -> None:
 
 def _without_debugger(pdb: types.ModuleType) -> None:
     pdb.set_trace = no_debugger  # type: ignore[attr-defined]
-
-
-def _picklable(value: Any) -> bool:
-    try:
-        code_by_value.dumps(value)
-    except Exception:
-        return False
-    return True
 
 
 def _limit_threads() -> None:

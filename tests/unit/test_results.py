@@ -14,18 +14,14 @@ import pytest
 
 from jupyter_elastic.client import pickling
 from jupyter_elastic.client.job import Job
+from jupyter_elastic.jobfiles import results
 from jupyter_elastic.jobfiles.functions import Raised, Result, ResultKind
 from jupyter_elastic.types import JobInfo, JobSpec
 from jupyter_elastic.types.errors import ElasticError
 
-BY_NAME = pytest.mark.xfail(strict=True, reason="--out is all or nothing")
-CLASSES = pytest.mark.xfail(strict=True, reason="a result sets the attributes of the notebook's classes")
-
 
 def pack(values: dict[str, Any]) -> bytes:
     """What a worker leaves of these values."""
-    from jupyter_elastic.jobfiles import results
-
     return results.pack(values)
 
 
@@ -58,7 +54,6 @@ class Unreadable:
 # --- name by name
 
 
-@BY_NAME
 @pytest.mark.parametrize(
     ("net", "why"),
     [
@@ -83,13 +78,11 @@ def test_what_can_be_had_comes_back_and_the_rest_is_named(tmp_path: Path, net: A
         found["never"]
 
 
-@BY_NAME
 def test_the_only_name_that_did_not_come_back_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ElasticError, match="`net` did not come back: a generator can't be sent back"):
         job(tmp_path, pack({"net": (n for n in [1])})).result()
 
 
-@BY_NAME
 def test_what_names_share_they_share_afterwards(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     net = torch.nn.Linear(2, 1)
@@ -106,7 +99,6 @@ def test_what_names_share_they_share_afterwards(tmp_path: Path) -> None:
     assert "lost" not in found
 
 
-@BY_NAME
 def test_arrays_of_one_kind_are_not_lost_together(tmp_path: Path) -> None:
     import numpy as np
 
@@ -118,7 +110,7 @@ def test_arrays_of_one_kind_are_not_lost_together(tmp_path: Path) -> None:
     assert found["losses"].tolist() == [0, 0, 0]
 
 
-@BY_NAME
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("wrap", ["DataParallel", "compile", "in a list"])
 def test_wrapped_models_give_their_module(tmp_path: Path, wrap: str) -> None:
     torch = pytest.importorskip("torch")
@@ -131,7 +123,6 @@ def test_wrapped_models_give_their_module(tmp_path: Path, wrap: str) -> None:
     assert torch.equal(back.weight, net.weight)
 
 
-@BY_NAME
 def test_a_model_in_ddp_gives_its_module(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from torch import distributed as dist
@@ -144,7 +135,6 @@ def test_a_model_in_ddp_gives_its_module(tmp_path: Path) -> None:
     assert type(job(tmp_path, data).result()) is torch.nn.Linear
 
 
-@BY_NAME
 def test_the_way_for_a_parametrized_model_is_said(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     net = torch.nn.Sequential(torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 1)))
@@ -195,7 +185,6 @@ def read(folder: Path, data: bytes, way: str) -> Any:
     return value["found"]
 
 
-@CLASSES
 @pytest.mark.parametrize("way", ["out", "submit"])
 def test_a_result_leaves_the_classes_of_the_notebook_as_they_are(tmp_path: Path, way: str) -> None:
     space = notebook(TRIAL)
@@ -222,7 +211,6 @@ def test_a_class_that_the_notebook_lacks_is_made_whole(tmp_path: Path, way: str)
     assert (below.get(), made.get(), isinstance(below, type(made))) == (3, 3, True)
 
 
-@CLASSES
 def test_an_exception_of_the_notebooks_own_class_leaves_it_as_it_is() -> None:
     space = notebook("class Bad(Exception):\n    seen = 1\n")
     bad = space["Bad"]

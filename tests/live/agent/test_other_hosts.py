@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import os
-import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from jupyter_elastic.cli.hosts import examine
 from jupyter_elastic.cli.main import main
 from jupyter_elastic.protocol.wire import SwitchPolicy
 from jupyter_elastic.types import ENDED, JobRunning
-from tests.live.engine.bench import TORCH, needs
+from tests.live.engine.bench import TORCH, needs, values
 from tests.live.engine.test_torch_distributed import cell
 from tests.support import slurm
 from tests.support.pool import LIMIT_S, Pool
@@ -100,8 +99,7 @@ def check_complete(pool: Pool, job: int, folder: Path, ranks: set[int]) -> None:
     made = {step["step"] for step in steps(folder)}
     assert made == set(range(1, max(made) + 1))
     results = {
-        int(path.name.split(".")[1]): pickle.loads(path.read_bytes())
-        for path in (pool.job_folder(job) / "results").glob("rank.*.pickle")
+        int(path.name.split(".")[1]): values(path) for path in (pool.job_folder(job) / "results").glob("rank.*.pickle")
     }
     assert results.keys() == ranks
     assert len({(result["steps"], result["weights"]) for result in results.values()}) == 1

@@ -17,6 +17,7 @@ from jupyter_elastic.engines import deaths
 from jupyter_elastic.engines import workers as engine_base
 from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.process import Process
+from jupyter_elastic.jobfiles.results import unpack
 from jupyter_elastic.platform import processes
 from tests.live.engine.bench import Bench, asynchronous, needs
 
@@ -88,11 +89,13 @@ async def test_annotations_are_what_the_cell_wrote(folder: Path) -> None:
 
 
 @asynchronous
-async def test_a_value_that_cannot_be_sent_back_is_said_without_our_own_lines(folder: Path) -> None:
-    async with Bench(Process, folder, "found = (n for n in [1])", out=("found",)) as bench:
-        assert (await through(bench, "h:0")).outcome == "failed"
-        assert error(folder)["traceback"].startswith("ElasticError: --out found: a generator can't be sent back")
-        assert bench.text(0, "stderr") == error(folder)["traceback"]
+async def test_a_value_that_cannot_be_sent_back_is_named_and_the_others_are_there(folder: Path) -> None:
+    source = "found, more = (n for n in [1]), 3"
+    async with Bench(Process, folder, source, out=("found", "more")) as bench:
+        assert (await through(bench, "h:0")).outcome == "completed"
+        left = unpack((folder / "results" / "rank.0.pickle").read_bytes())
+        assert left.lost["found"].startswith("a generator can't be sent back")
+        assert bench.results() == {0: {"more": 3}}
 
 
 @asynchronous
