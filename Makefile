@@ -131,7 +131,15 @@ $(DONE)/slurm: $(DONE)/sshd
 	  echo "There are no packages of Debian's here: tests with Slurm are skipped."
 	@touch $@
 
-$(DONE)/tools: $(DONE)/horovod $(DONE)/older-ipykernel $(DONE)/proxy $(DONE)/sshd $(DONE)/slurm | chromium
+# CPython's own tests, those of executors among them, which a test runs with ours: 3 MB.
+$(DONE)/testsuite: $(DONE)/sshd
+	@rm -rf $(VENV)/testsuite && mkdir -p $(VENV)/testsuite/packages
+	@{ cd $(VENV)/testsuite/packages && apt-get download -q libpython3.11-testsuite >/dev/null && \
+	  for p in *.deb; do dpkg -x "$$p" ..; done; } || \
+	  echo "There are no packages of Debian's here: CPython's tests of executors are skipped."
+	@touch $@
+
+$(DONE)/tools: $(DONE)/horovod $(DONE)/older-ipykernel $(DONE)/proxy $(DONE)/sshd $(DONE)/slurm $(DONE)/testsuite | chromium
 	@touch $@
 
 chromium:
