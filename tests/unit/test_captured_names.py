@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from types import ModuleType
 from typing import Any
@@ -10,7 +11,9 @@ import msgspec
 import pytest
 
 from jupyter_elastic.client import pickling
+from jupyter_elastic.jobfiles import results
 from jupyter_elastic.jobfiles.payload import Payload, restore_namespace
+from jupyter_elastic.jobfiles.results import unpack
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.types.errors import PackagingError
 
@@ -133,3 +136,95 @@ def test_names_that_stand_in_a_text_only_are_told(cell: str, named: list[str], m
 )
 def test_ordinary_words_in_texts_are_no_names(cell: str) -> None:
     assert pack(cell, notebook(TABLES)).notes == ()
+
+
+# --- what pickles itself by its name
+
+BY_NAME = """
+import copyreg, enum, functools
+@functools.lru_cache(maxsize=7)
+def weight(n): return n * 1.5
+def total(ns): return sum(weight(n) for n in ns)
+@functools.cache
+def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
+RATE = 2
+@functools.cache
+def rated(n): return n * RATE
+class Table:
+    def __init__(self): self.n = 3
+    @functools.lru_cache
+    def row(self, i): return self.n * i
+    @functools.cached_property
+    def all(self): return [self.n]
+    @staticmethod
+    @functools.cache
+    def one(x): return x
+class Odd:
+    def __init__(self, x): self.x = x
+copyreg.pickle(Odd, lambda odd: (Odd, (odd.x + 1,)))
+class Color(enum.Enum):
+    RED = 3
+half = functools.partial(weight, 4)
+"""
+
+
+@pytest.mark.xfail(strict=True, reason="a cached function goes by its name")
+@pytest.mark.parametrize(
+    ("cell", "found"),
+    [
+        ("found = total(range(3))", 4.5),
+        ("found = fib(30), fib.cache_info().maxsize, weight.cache_parameters()['maxsize']", (832040, None, 7)),
+        ("RATE = 5\nfound = rated(2)", 10),
+        ("t = Table()\nfound = t.row(2), t.all, t.one(4)", (6, [3], 4)),
+        ("found = half() + Odd(1).x + Color.RED.value + rated(1)", 12),
+    ],
+)
+def test_cached_functions_and_what_else_goes_by_name_travel(cell: str, found: Any) -> None:
+    assert run(pack(cell, notebook(BY_NAME)))["found"] == found
+
+
+@pytest.mark.xfail(strict=True, reason="a cached function goes by its name")
+def test_cached_functions_are_submitted() -> None:
+    function = pickle.loads(pickling.pickled_function(notebook(BY_NAME)["total"]))
+    assert function(range(3)) == 4.5
+
+
+@pytest.mark.xfail(strict=True, reason="reading is not tried")
+@pytest.mark.parametrize("reduce", ["def __reduce__(self): return 'GONE'", "def __reduce_ex__(self, _): return 'GONE'"])
+def test_what_only_its_name_in_the_notebook_says_is_refused_before_it_is_queued(
+    reduce: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespace = notebook(f"class Gone:\n    {reduce}\nGONE = Gone()\ndef f(x=None): return x is GONE")
+    monkeypatch.setattr(sys.modules["__main__"], "GONE", namespace["GONE"], raising=False)
+    with pytest.raises(PackagingError, match=r"`GONE`.*by its name.*Nothing was queued"):
+        pack("print([GONE])", namespace)
+    with pytest.raises(PackagingError, match="by its name"):
+        pickling.pickled_function(namespace["f"])
+
+
+KERAS = """
+import keras
+class Scale(keras.layers.Layer):
+    def call(self, x): return x * 3
+@keras.saving.register_keras_serializable("mine")
+class Add(keras.layers.Layer):
+    def call(self, x): return x + 1
+def twice(x): return x * 2
+def far(y, z): return abs(y - z)
+class Off(keras.losses.Loss):
+    def call(self, y, z): return abs(y - z)
+model = keras.Sequential([keras.Input((1,)), Scale(), Add(), keras.layers.Activation(twice)])
+model.compile("sgd", Off(), metrics=[far])
+"""
+
+
+@pytest.mark.xfail(strict=True, reason="Keras finds classes of the notebook by their names only")
+def test_keras_models_with_parts_of_the_notebook_travel_both_ways() -> None:
+    pytest.importorskip("keras")
+    namespace = notebook(KERAS)
+    registered = sys.modules["keras"].saving.get_custom_objects()
+    registered.clear()  # as in a worker
+    after = run(pack("found = float(model(np.ones((1, 1)))[0, 0])", {**namespace, "np": sys.modules["numpy"]}))
+    assert after["found"] == 8.0
+    back = pickle.loads(unpack(results.pack({"model": after["model"]})).pickles[0][1])["model"]
+    assert float(back(sys.modules["numpy"].ones((1, 1)))[0, 0]) == 8.0

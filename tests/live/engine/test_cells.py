@@ -357,3 +357,13 @@ async def test_a_childs_signal_does_not_break_the_report_of_an_error(folder: Pat
     async with Bench(Process, folder, source) as bench:
         seen = await through(bench, "h:0")
         assert seen.reason == "rank 0: Odd: odd", bench.story()
+
+
+@pytest.mark.xfail(strict=True, reason="a file's classes of the notebook are not spoken of")
+@asynchronous
+async def test_a_file_of_objects_names_the_class_of_the_notebook_that_was_not_sent(folder: Path) -> None:
+    source = "import pickle\npickle.loads(b'c__main__\\nNet\\n.')"
+    async with Bench(Process, folder, source) as bench:
+        assert (await through(bench, "h:0")).outcome == "failed"
+        assert "`Net` of the notebook was not sent" in error(folder)["traceback"]
+        assert "--in Net" in bench.text(0, "stderr")
