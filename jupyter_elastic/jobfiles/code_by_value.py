@@ -6,6 +6,7 @@ cloudpickle 3.1.3 writes `<dynamic-code>` in their place, so that equal function
 
 from __future__ import annotations
 
+import functools
 import io
 import sys
 import types
@@ -57,6 +58,50 @@ def _complete(problem: Any, state: tuple[Any, dict[str, Any]]) -> None:
         setattr(problem, name, value)
 
 
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
+def _reduce_cached(obj: Any) -> Any:
+    """A function of the notebook under `lru_cache`, which pickles itself by its name, goes by value."""
+    by_name = cloudpickle.cloudpickle._lookup_module_and_qualname(obj) is not None
+    return obj.__qualname__ if by_name else (_cached, (obj.__wrapped__, obj.cache_parameters()))
+
+
+def _cached_property(function: Callable[..., Any], name: str | None) -> Any:
+    made: Any = functools.cached_property(function)
+    made.attrname = name
+    return made
+
+
+def _in_scope(own: dict[str, Any], make: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """What Keras reads, by names of classes and functions, with those of the notebook."""
+    with sys.modules["keras"].saving.custom_object_scope(own):
+        return make(*args)
+
+
+def _own_parts(model: Any) -> dict[str, Any]:
+    """The classes and functions of the notebook that a model of Keras is made of, by the names that it saves."""
+    seen: dict[int, Any] = {}
+    found: dict[str, Any] = {}
+    todo = [model]
+    while todo:
+        value = todo.pop()
+        if id(value) in seen:
+            continue
+        seen[id(value)] = value
+        kind = value if isinstance(value, type | types.FunctionType) else type(value)
+        if kind.__module__ == "__main__":
+            found |= {kind.__name__: kind, sys.modules["keras"].saving.get_registered_name(kind): kind}
+        if isinstance(value, dict):
+            todo += value.values()
+        elif isinstance(value, list | tuple | set):
+            todo += value
+        elif kind.__module__.partition(".")[0] in {"keras", "__main__"} and value is not kind:
+            todo += vars(value).values() if hasattr(value, "__dict__") else ()
+    return found
+
+
 _WRAPPERS = (
     ("torch.nn.parallel", "DistributedDataParallel", "module"),
     ("torch.nn.parallel", "DataParallel", "module"),
@@ -71,18 +116,28 @@ class Pickler(cloudpickle.Pickler):
     """cloudpickle's, but for the file names, and for exceptions: they keep their class, and what caused them."""
 
     dispatch_table: ClassVar[ChainMap[type, Any]] = ChainMap(
-        {types.CodeType: _reduce}, cloudpickle.Pickler.dispatch_table
+        {
+            types.CodeType: _reduce,
+            functools._lru_cache_wrapper: _reduce_cached,
+            functools.cached_property: lambda obj: (_cached_property, (obj.func, obj.attrname)),
+        },
+        cloudpickle.Pickler.dispatch_table,
     )
+    by_name: ClassVar[bool] = False
+    """Whether whoever reads it has the names of this process's `__main__`."""
 
     def __init__(self, *args: Any, uses: set[str] | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
         self._uses = uses
+        self._saveable = getattr(sys.modules.get("keras.src.saving.keras_saveable"), "KerasSaveable", ())
 
     def reducer_override(self, obj: Any) -> Any:
         """How exceptions go; note what goes by its name, and what functions that go by value use."""
         if issubclass(type(obj), BaseException) and type(obj) not in self.dispatch_table:
             return _exception(obj)
         reduced = super().reducer_override(obj)
+        if reduced is NotImplemented and not isinstance(obj, names_used.NAMED):
+            return self._by_value(obj)
         if self._uses is not None and isinstance(obj, names_used.NAMED):
             if reduced is NotImplemented:
                 self._uses.add(names_used.dotted(obj))
@@ -90,9 +145,24 @@ class Pickler(cloudpickle.Pickler):
                 self._uses.update(names_used.in_code(obj.__code__, obj.__globals__))
         return reduced
 
+    def _by_value(self, obj: Any) -> Any:
+        """How an object goes that is nobody's by a module's name; ValueError where its name in the notebook is all."""
+        kind: Any = type(obj)
+        if isinstance(obj, self._saveable) and (own := _own_parts(obj)):
+            return _in_scope, (own, *obj.__reduce__())
+        if self.by_name or (kind.__reduce__, kind.__reduce_ex__) == (object.__reduce__, object.__reduce_ex__):
+            return NotImplemented
+        made = self.dispatch_table.get(kind)
+        reduced = obj.__reduce_ex__(5) if made is None else made(obj)
+        if isinstance(reduced, str) and getattr(obj, "__module__", None) == "__main__":
+            raise ValueError(f"it goes by its name in the notebook, {reduced}, which workers do not have")
+        return reduced
+
 
 class ResultPickler(Pickler):
     """Of what a worker gives back: models without what made them train on several workers, or compiled them."""
+
+    by_name = True
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -7,6 +7,7 @@ they become bytes, with a size for each.
 from __future__ import annotations
 
 import builtins
+import functools
 import linecache
 import os
 import re
@@ -48,6 +49,11 @@ _ENV_MISSED = (
 _PROXIES = frozenset({"http_proxy", "https_proxy", "no_proxy"})
 _READS = re.compile(r"""\benviron(?:\.get\(|\[)\s*['"](\w+)['"](?!\s*\]\s*=[^=])|\bgetenv\(\s*['"](\w+)['"]""")
 """Finds variables that a cell reads and does not set."""
+
+
+_CACHES = (functools.cached_property, functools._lru_cache_wrapper)
+_OF_CLASSES = (types.FunctionType, staticmethod, classmethod, property, *_CACHES)
+"""What of a class may have code."""
 
 
 class Captured(Struct, frozen=True, kw_only=True):
@@ -132,14 +138,7 @@ def package(
             f"--out {missing[0]}: the cell never sets `{missing[0]}`. Set it in the cell, or correct the name."
         )
     given = {**environment(os.environ), **(env or {})}
-    early = {
-        name: value
-        for name, (value, default) in cell.variables.items()
-        if name not in (env or {}) and not (default and name in given)
-    }
-    if early:
-        settings = ", ".join(f"{name}={value}" for name, value in early.items())
-        notes.append(f"set before the workers load their frameworks, as in the cell: {settings}")
+    early = _early(cell, env or {}, given, notes)
     payload = Payload(
         source=cell.source,
         filename=filename,
@@ -156,6 +155,16 @@ def package(
         session=None if session is None else replace(session, reads=tuple(sorted(cell.needs))),
     )
     return Package(payload=payload, captured=tuple(captured), notes=tuple(notes))
+
+
+def _early(cell: analysis.Cell, env: Mapping[str, str], given: Mapping[str, str], notes: list[str]) -> dict[str, str]:
+    """Variables that the cell sets and that frameworks read when they are loaded."""
+    wanted = cell.variables.items()
+    early = {name: value for name, (value, default) in wanted if name not in env and not (default and name in given)}
+    if early:
+        settings = ", ".join(f"{name}={value}" for name, value in early.items())
+        notes.append(f"set before the workers load their frameworks, as in the cell: {settings}")
+    return early
 
 
 def notable_variables(env: Mapping[str, str]) -> list[str]:
@@ -223,6 +232,11 @@ def _codes(value: Any, namespace: Mapping[str, Any]) -> Iterator[types.CodeType]
     """The code of a notebook's function, class or instance of such a class."""
     if isinstance(value, (staticmethod, classmethod)):
         value = value.__func__
+    if isinstance(value, functools.partial):
+        for part in (value.func, *value.args, *value.keywords.values()):
+            yield from _codes(part, namespace)
+    if isinstance(value, _CACHES):
+        value = getattr(value, "__wrapped__", None) or getattr(value, "func", None)
     if isinstance(value, property):
         for function in (value.fget, value.fset):
             yield from _codes(function, namespace) if function is not None else ()
@@ -238,7 +252,7 @@ def _codes(value: Any, namespace: Mapping[str, Any]) -> Iterator[types.CodeType]
         kind = value if isinstance(value, type) else type(value)
         if kind.__module__ == namespace.get("__name__", "__main__"):
             for part in vars(kind).values():
-                if isinstance(part, (types.FunctionType, staticmethod, classmethod, property)):
+                if isinstance(part, _OF_CLASSES):
                     yield from _codes(part, namespace)
 
 
@@ -321,11 +335,11 @@ def _type_name(value: Any) -> str:
 
 def _size(name: str, value: Any) -> int:
     """Bytes of the value when sent alone; PackagingError with the way out when it can't be sent."""
-    import cloudpickle
+    from jupyter_elastic.jobfiles import code_by_value
 
     counter = _Counter()
     try:
-        cloudpickle.Pickler(counter).dump(value)
+        code_by_value.Pickler(counter).dump(value)
     except _TooBig:
         raise PackagingError(
             f"`{name}` is over {human(HUGE)} and would be copied to every worker. Load it inside the cell (each worker "

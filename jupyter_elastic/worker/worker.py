@@ -19,6 +19,7 @@ import faulthandler
 import io
 import linecache
 import os
+import re
 import signal
 import socket
 import sys
@@ -66,6 +67,8 @@ MAX_TRACEBACK = 100_000
 """Characters that travel; the whole stands in the rank's stderr."""
 END_S = 10.0
 """How long a failed worker waits to be ended by its driver, so that its group breaks only when the driver knows why."""
+
+_NOT_SENT = re.compile(r"Can't get attribute '(\w+)' on <module '__main__'")
 
 _watch = Watch()
 
@@ -402,6 +405,11 @@ class Worker:
 
     def _failed(self, problem: BaseException) -> None:
         """Say so, and leave; a session's worker stays."""
+        if isinstance(problem, AttributeError) and (lacks := _NOT_SENT.match(str(problem))):
+            name = lacks[1]
+            problem.add_note(
+                f"`{name}` of the notebook was not sent: name it in the cell too, or send it by --in {name}"
+            )
         text = tracebacks.text_of(problem, self._cell, self._labels)
         self._output.follow(self._rank)
         with contextlib.suppress(OSError, ValueError):

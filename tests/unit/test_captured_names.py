@@ -168,7 +168,6 @@ half = functools.partial(weight, 4)
 """
 
 
-@pytest.mark.xfail(strict=True, reason="a cached function goes by its name")
 @pytest.mark.parametrize(
     ("cell", "found"),
     [
@@ -183,13 +182,11 @@ def test_cached_functions_and_what_else_goes_by_name_travel(cell: str, found: An
     assert run(pack(cell, notebook(BY_NAME)))["found"] == found
 
 
-@pytest.mark.xfail(strict=True, reason="a cached function goes by its name")
 def test_cached_functions_are_submitted() -> None:
     function = pickle.loads(pickling.pickled_function(notebook(BY_NAME)["total"]))
     assert function(range(3)) == 4.5
 
 
-@pytest.mark.xfail(strict=True, reason="reading is not tried")
 @pytest.mark.parametrize("reduce", ["def __reduce__(self): return 'GONE'", "def __reduce_ex__(self, _): return 'GONE'"])
 def test_what_only_its_name_in_the_notebook_says_is_refused_before_it_is_queued(
     reduce: str, monkeypatch: pytest.MonkeyPatch
@@ -218,7 +215,6 @@ model.compile("sgd", Off(), metrics=[far])
 """
 
 
-@pytest.mark.xfail(strict=True, reason="Keras finds classes of the notebook by their names only")
 def test_keras_models_with_parts_of_the_notebook_travel_both_ways() -> None:
     pytest.importorskip("keras")
     namespace = notebook(KERAS)

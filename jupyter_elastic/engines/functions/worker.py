@@ -203,7 +203,7 @@ def dumped(value: Any) -> bytes:
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     file = _Limited()
     try:
-        code_by_value.Pickler(file, pickle.HIGHEST_PROTOCOL).dump(value)
+        code_by_value.ResultPickler(file, pickle.HIGHEST_PROTOCOL).dump(value)
     except ElasticError:
         raise
     except BaseException as problem:

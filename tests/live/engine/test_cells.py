@@ -359,7 +359,6 @@ async def test_a_childs_signal_does_not_break_the_report_of_an_error(folder: Pat
         assert seen.reason == "rank 0: Odd: odd", bench.story()
 
 
-@pytest.mark.xfail(strict=True, reason="a file's classes of the notebook are not spoken of")
 @asynchronous
 async def test_a_file_of_objects_names_the_class_of_the_notebook_that_was_not_sent(folder: Path) -> None:
     source = "import pickle\npickle.loads(b'c__main__\\nNet\\n.')"
