@@ -48,10 +48,12 @@ CODE_S = 5.0
 MODULES = {parents.WORKERS: "jupyter_elastic.worker.forkserver", parents.DRIVERS: "jupyter_elastic.driver.forkserver"}
 """What is run as a forkserver (`python -m ...`) of each kind."""
 _READ_BY_FRAMEWORKS = (
-    "PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "NUMEXPR_", "TF_", "TF2_", "KERAS_", "XLA_", "TORCH_",
-    "PYTORCH_", "HOROVOD_", "CONDA_", "VIRTUAL_ENV", "PATH", "CUDA_HOME", "CUDA_PATH", "HOME", "JAX_",
+    "PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "NUMEXPR_", "TF_", "TF2_", "KERAS_", "XLA_", "TORCH",
+    "PYTORCH_", "TRITON_", "HOROVOD_", "CONDA_", "VIRTUAL_ENV", "PATH", "CUDA_HOME", "CUDA_PATH", "HOME", "JAX_",
+    "NPY_", "PROTOCOL_BUFFERS_", "LANG", "LC_", "MALLOC_", "GLIBC_",
 )  # fmt: skip
-"""Starts of variables that count at an import: environments that differ in them have different forkservers."""
+"""Starts of variables that count at an import: environments that differ in them have different forkservers. A
+forkserver of workers has no others: one job's are none of another's business, and each worker gets its own."""
 
 
 class ForkedProcess:
@@ -135,10 +137,12 @@ class ForkServerAddress:
     @property
     def path(self) -> Path:
         """Its socket; the lock and the log lie beside it."""
-        environment = with_package(self.environment)
-        counted = sorted(item for item in environment.items() if item[0].startswith(_READ_BY_FRAMEWORKS))
+        counted = sorted(self._at_import(_READ_BY_FRAMEWORKS).items())
         text = json.dumps([self.python, our_source(), counted, sorted(self.imports), self.only_for])
         return paths.runtime_dir() / f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.sock"
+
+    def _at_import(self, starts: tuple[str, ...]) -> dict[str, str]:
+        return {name: value for name, value in with_package(self.environment).items() if name.startswith(starts)}
 
     def start(self, kept_for: processes.ProcessId | None = None) -> subprocess.Popen[bytes]:
         """Start it as a detached process, kept for `kept_for`; it ends by itself when another one has the lock.
@@ -160,7 +164,9 @@ class ForkServerAddress:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    env=with_package(self.environment),
+                    env=self._at_import(
+                        (*_READ_BY_FRAMEWORKS, "JUPYTER_ELASTIC") if self.kind == parents.WORKERS else ("",)
+                    ),
                     cwd="/",
                     start_new_session=True,
                 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import socket
@@ -24,6 +25,9 @@ from jupyter_elastic.types.errors import EngineError, ProtocolError
 
 CLEAR_S = 30.0
 """How long a forkserver may take to end what dead workers have left."""
+SIZE, LARGEST_ENVIRONMENT = 4, 96 * 1024
+"""Bytes: before all else a warm worker finds the size of its environment and that, as JSON. A larger one would not
+fit into a socket's buffer: its workers are started cold."""
 FRAMEWORKS = ("tensorflow", "torch")
 """What a forkserver of workers can import ahead."""
 
@@ -68,8 +72,9 @@ class WorkerLauncher:
 
         `first` is what the worker finds there, short enough for a socket's buffer: it need not wait until we know it.
         """
-        if self._warm:
-            ours, theirs = _connection(first)
+        environment = json.dumps(with_package(self.forkserver.environment)).encode()
+        if self._warm and len(environment) < LARGEST_ENVIRONMENT:
+            ours, theirs = _connection(len(environment).to_bytes(SIZE, "big") + environment + first)
             try:
                 with theirs:
                     return await (await self._connected()).fork(theirs, self._kept_for), ours

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import os
 import socket
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Sequence
 
-from jupyter_elastic.forkserver import server
+from jupyter_elastic.forkserver import server, workers
 from jupyter_elastic.worker import plugin, worker
 
 ALWAYS = ("numpy", "jupyter_elastic.training")
 
 log = logging.getLogger(__name__)
+_began = dict(os.environ)
+"""The parent's environment."""
+_set: dict[str, str] = {}
+"""What was set in it while the frameworks were loaded."""
 
 
 def import_ahead(frameworks: Sequence[str]) -> None:
@@ -32,12 +39,26 @@ def import_ahead(frameworks: Sequence[str]) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)  # imports torch._dynamo, about a second
+    _set.update({name: value for name, value in os.environ.items() if _began.get(name) != value})
 
 
 def prepare() -> Callable[[socket.socket], int]:
     """Make this process a worker's; what it does with its connection."""
     worker.prepare()
-    return worker.main
+    return begin
+
+
+def begin(connection: socket.socket) -> int:
+    """Take the environment of the job, whole, and be a worker of it; the exit code."""
+    size = int.from_bytes(connection.recv(workers.SIZE, socket.MSG_WAITALL), "big")
+    if size:  # else the driver is gone
+        given = json.loads(connection.recv(size, socket.MSG_WAITALL))
+        kept = {name: value for name, value in _set.items() if given.get(name) == _began.get(name)}
+        os.environ.clear()
+        os.environ.update({**given, **kept})
+        time.tzset()
+        tempfile.tempdir = None  # as far as it was known
+    return worker.main(connection)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 from jupyter_elastic.engines.process import Process
 from jupyter_elastic.kernel import capture
 from tests.live.engine.bench import Bench, asynchronous, needs
@@ -52,7 +50,6 @@ everything = dict(os.environ)
 """
 
 
-@pytest.mark.xfail(strict=True, reason="a warm parent has the environment of the first job that needed it")
 @needs("torch")
 @asynchronous
 async def test_a_jobs_variables_reach_its_own_workers_only(folder: Path, tmp_path: Path) -> None:
@@ -79,4 +76,4 @@ async def test_a_jobs_variables_reach_its_own_workers_only(folder: Path, tmp_pat
         await bench.launch("h:0")
         assert (await bench.ended(150)).outcome == "completed", bench.story()
         cold = bench.results()[0]["everything"]
-    assert {name for name in cold.keys() ^ results[1]["everything"].keys() if "JUPYTER" not in name} == set()
+    assert cold.keys() ^ results[1]["everything"].keys() <= {"TORCHINDUCTOR_CACHE_DIR"}  # which torch sets itself
