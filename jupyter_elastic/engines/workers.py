@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import re
 import shutil
 import signal
@@ -403,12 +404,16 @@ class WorkersEngine:
             hands_over=self._session is not None and self._session.grows,
             comes_late=member.late,
             rejoin=self._session.group if self._session is not None else "",
-            env={**default_threads(self._environment, gpu=bool(visible)), **self._about_job(member, servers)},
+            env={
+                **default_threads({**os.environ, **self._environment}, gpu=bool(visible)),
+                **self._about_job(member, servers),
+            },
         )
 
     def _about_job(self, member: Member, servers: ServerAddresses) -> dict[str, str]:
         most = self.context.most_workers
-        return ({MAX_WORKERS: str(most)} if most else {}) | self._cluster(member, servers)
+        hosts = {"no_proxy": ",".join(dict.fromkeys(servers.hosts.values()))}  # beside what the user has there
+        return hosts | ({MAX_WORKERS: str(most)} if most else {}) | self._cluster(member, servers)
 
     def _cluster(self, member: Member, servers: ServerAddresses) -> dict[str, str]:
         if not self._cell.tf_cluster:

@@ -178,9 +178,18 @@ def _connection(first: bytes) -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
+_FOLLOW_OPENMP = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+_THREADS = (
+    "OMP_NUM_THREADS", *_FOLLOW_OPENMP, "NUMEXPR_MAX_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS",
+    "RAYON_NUM_THREADS", "LOKY_MAX_CPU_COUNT", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS",
+)  # fmt: skip
+
+
 def default_threads(environment: Mapping[str, str], *, gpu: bool) -> dict[str, str]:
     """Thread counts for a worker on one CPU slot, where nobody has chosen; a GPU worker keeps the library's own."""
     if gpu:
         return {}
-    wanted = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
-    return {name: value for name, value in wanted.items() if name not in environment}
+    chosen = {*environment, *(_FOLLOW_OPENMP if "OMP_NUM_THREADS" in environment else ())}
+    if "NUMEXPR_NUM_THREADS" in chosen:
+        chosen.add("NUMEXPR_MAX_THREADS")
+    return {name: "1" for name in _THREADS if name not in chosen}

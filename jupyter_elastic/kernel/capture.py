@@ -43,10 +43,10 @@ _SHELL_NAMES = frozenset({
 })  # fmt: skip
 _ENV_MISSED = (
     "KAGGLE_", "COMET_", "NEPTUNE_", "CLEARML_", "HUGGINGFACE", "HUGGING_FACE_", "OPENAI_", "DATASETS_", "DIFFUSERS_",
-    "ACCELERATE_", "LIGHTNING_", "JAX_", "ALL_PROXY", "all_proxy",
+    "ACCELERATE_", "LIGHTNING_", "JAX_",
 )  # fmt: skip
 """Variables that workers may need and that are not sent unasked."""
-_PROXIES = frozenset({"http_proxy", "https_proxy", "no_proxy"})
+_PROXIES = frozenset({"http_proxy", "https_proxy", "no_proxy", "all_proxy", "grpc_proxy", "no_grpc_proxy"})
 _READS = re.compile(r"""\benviron(?:\.get\(|\[)\s*['"](\w+)['"](?!\s*\]\s*=[^=])|\bgetenv\(\s*['"](\w+)['"]""")
 """Finds variables that a cell reads and does not set."""
 

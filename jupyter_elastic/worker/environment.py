@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from jupyter_elastic.protocol.worker import LOOPBACK, ONE_HOST, HostPlace
 
@@ -59,6 +59,21 @@ def tf_config(rank: int, servers: Sequence[tuple[str, int]]) -> str:
     """
     cluster = {"worker": [f"{address}:{port}" for address, port in servers]}
     return json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
+
+
+def no_proxy(environment: Mapping[str, str], addresses: Iterable[str]) -> dict[str, str]:
+    """The variables by which no library asks a proxy for this host or one of these addresses.
+
+    What the user excepts stays in front. gRPC heeds a list of its own before the common one, and no `*`.
+    """
+    own = ["localhost", "127.0.0.1", "::1", socket.gethostname(), *addresses]
+    given = [environment.get("no_proxy", ""), environment.get("NO_PROXY", "")]
+    common = "*" if "*" in given else ",".join(filter(None, dict.fromkeys([*",".join(given).split(","), *own])))
+    found = {"no_proxy": common, "NO_PROXY": common}
+    if "no_grpc_proxy" in environment or common == "*":
+        of_grpc = environment.get("no_grpc_proxy", "").split(",")
+        found["no_grpc_proxy"] = ",".join(filter(None, dict.fromkeys([*of_grpc, *own])))
+    return found
 
 
 def smallest_free(taken: set[int]) -> int:

@@ -18,9 +18,12 @@ def watch() -> None:
     It wraps `os.putenv`, which `os.environ` calls: an audit hook would be called for every import and file too.
     """
     put = os.putenv
+    own = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy", "")  # noqa: SIM112 - gRPC.s spelling
 
     def putenv(name: str | bytes, value: str | bytes) -> None:
         _look(os.fsdecode(name), os.fsdecode(value))
+        if os.fsdecode(name) in {"no_proxy", "no_grpc_proxy"}:  # gRPC reads this value, and not that of os.environ
+            value = f"{os.fsdecode(value)},{own}"
         put(name, value)
 
     if not hasattr(put, "elastic"):

@@ -233,7 +233,7 @@ class Worker:
             asked = Enter(self._order.job, self._order.attempt, self._order.slot)
             if problem := slot_agent.enter(asked):
                 sys.stderr.write(f"jupyter-elastic: the machine's slot agent has refused this worker: {problem}\n")
-        os.environ.update({**self._order.env, **payload.env})
+        self._set_variables(payload)
         if self._order.visible:
             os.environ["CUDA_VISIBLE_DEVICES"] = self._order.visible
         _limit_threads()
@@ -274,6 +274,13 @@ class Worker:
             sys.breakpointhook = no_debugger
             after_import("pdb", _without_debugger)
 
+    def _set_variables(self, payload: Payload) -> None:
+        """Those of the job and of its cell, and that its own addresses are not reached by a proxy."""
+        of_job = dict(self._order.env)
+        hosts = of_job.pop("no_proxy", "").split(",")
+        os.environ.update({**of_job, **payload.env})
+        os.environ.update(environment.no_proxy(os.environ, (*hosts, self._order.master, self._order.address)))
+
     def _make_main(self, payload: Payload) -> None:
         """A `__main__` whose names are the cell's."""
         main = sys.modules["__main__"] = types.ModuleType("__main__")
@@ -299,7 +306,7 @@ class Worker:
         if self._order.visible:
             os.environ["CUDA_VISIBLE_DEVICES"] = self._order.visible
         self._devices.restore(self._order.slot, self._order.visible)
-        os.environ.update({**self._order.env, **payload.env})
+        self._set_variables(payload)
         self._say_place(**self._rendezvous())
         sys.path[:] = [*(entry for entry in payload.sys_path if entry not in sys.path), *sys.path]
         self._session.rank = self._rank

@@ -10,7 +10,6 @@ from jupyter_elastic.forkserver import workers
 from jupyter_elastic.jobfiles.environment import environment as sent
 from jupyter_elastic.worker import environment
 
-NOT_YET = pytest.mark.xfail(strict=True, reason="OMP and TensorFlow only; the job's addresses go through a proxy")
 ALL = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_MAX_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS", "LOKY_MAX_CPU_COUNT",
@@ -18,13 +17,11 @@ ALL = (
 )  # fmt: skip
 
 
-@NOT_YET
 def test_every_library_with_a_switch_has_one_thread_on_a_slot_of_one_core() -> None:
     assert workers.default_threads({}, gpu=False) == dict.fromkeys(ALL, "1")
     assert workers.default_threads({}, gpu=True) == {}
 
 
-@NOT_YET
 @pytest.mark.parametrize(
     ("chosen", "left"),
     [
@@ -39,7 +36,6 @@ def test_what_somebody_has_chosen_stays(chosen: dict[str, str], left: set[str]) 
     assert workers.default_threads(chosen, gpu=False).keys() == set(ALL) - left
 
 
-@NOT_YET
 def test_what_libraries_of_the_notebook_are_told_is_sent() -> None:
     told = {
         "NUMBA_CACHE_DIR": "/c", "POLARS_MAX_THREADS": "2", "RAYON_NUM_THREADS": "2", "LOKY_PICKLER": "pickle",
@@ -49,7 +45,6 @@ def test_what_libraries_of_the_notebook_are_told_is_sent() -> None:
     assert sent({**told, "MY_TOKEN": "1"}) == told
 
 
-@NOT_YET
 @pytest.mark.parametrize("name", ["no_proxy", "NO_PROXY"])
 def test_the_jobs_own_addresses_are_reached_without_the_proxy(name: str) -> None:
     found = environment.no_proxy({name: "corp.example", "http_proxy": "http://p:9"}, ("10.0.0.7", "127.0.0.1", ""))
@@ -62,7 +57,6 @@ def test_the_jobs_own_addresses_are_reached_without_the_proxy(name: str) -> None
         assert bool(urllib.request.proxy_bypass_environment(host, {"no": found["no_proxy"]})) is bypassed
 
 
-@NOT_YET
 def test_grpcs_own_variable_and_everything_excepted_keep_their_meaning() -> None:
     assert environment.no_proxy({"no_proxy": "*"}, ("10.0.0.7",))["no_proxy"] == "*"
     # gRPC knows no `*`, and heeds no other list where it has one of its own.

@@ -32,7 +32,6 @@ CASES = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="the addresses of the job go through the proxy")
 @pytest.mark.parametrize("case", CASES)
 @asynchronous
 async def test_a_strategy_of_several_workers_comes_up(folder: Path, case: str) -> None:
@@ -43,7 +42,6 @@ async def test_a_strategy_of_several_workers_comes_up(folder: Path, case: str) -
         assert bench.results() == {0: {"found": 2}, 1: {"found": 2}}
 
 
-@pytest.mark.xfail(strict=True, reason="the addresses of the job go through the proxy")
 @asynchronous
 async def test_parameter_servers_come_up(folder: Path) -> None:
     async with Bench(TensorflowPs, folder, SERVERS, out=("found",), env={"http_proxy": DEAD}) as bench:
