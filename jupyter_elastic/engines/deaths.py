@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 VMSTAT = Path("/proc/vmstat")
@@ -39,8 +40,11 @@ def cause(code: int | None, *, oom: bool) -> str:
     return f"was killed by {name}" + (" (out of memory)" if oom and -code == signal.SIGKILL else "")
 
 
-def crash(stderr: Path, code: int | None) -> str:
-    """The lines of Python that led to a crash in compiled code, as the fault handler wrote them, without ours."""
+def crash(stderr: Path, code: int | None, labels: Mapping[str, str]) -> str:
+    """The lines of Python that led to a crash in compiled code, as the fault handler wrote them, without ours.
+
+    `labels`: what people call the files of cells.
+    """
     if code is None or -code not in _CRASHES:
         return ""
     try:
@@ -50,6 +54,8 @@ def crash(stderr: Path, code: int | None) -> str:
             _, sign, text = file.read().decode(errors="replace").rpartition("Fatal Python error: ")
     except OSError:
         return ""
+    for name, label in labels.items():
+        text = text.replace(f'File "{name}"', f'File "{label}"')
     lines = text.partition("\nExtension modules:")[0].rstrip().splitlines()
     ours = f'File "{Path(__file__).parents[1]}{os.sep}'
     return "\n".join([sign + line if not index else line for index, line in enumerate(lines)

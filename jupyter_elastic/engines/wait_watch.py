@@ -40,7 +40,7 @@ class WaitWatch:
         self.looks = 0
         """How often the workers were asked."""
         self._patience_s = patience_s
-        self._labels = labels or {}
+        self.labels = labels or {}
         self._ask = ask
         self._now = now
         self._active_at = self._looked_at = now()
@@ -103,7 +103,7 @@ class WaitWatch:
         found = None
         if pid:
             with contextlib.suppress(OSError):
-                found = stacks.dumped(pid, member.stack_file, self._labels)
+                found = stacks.dumped(pid, member.stack_file, self.labels)
         if found:
             member.stack = msgspec.structs.replace(last, where=f"{found.where} {LOCKED}", held=False, stack=found.stack)
             return member.stack

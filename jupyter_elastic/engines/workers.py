@@ -184,9 +184,8 @@ class WorkersEngine:
             return
         self._cell = cell_text.read_cell(payload, self.library)
         self._environment = payload.env
-        labels = {name: label for name, (label, _) in payload.sources.items()}
         self.watch = WaitWatch(
-            patience_s(payload.env), labels, lambda member: self.send(member.name, messages.SendStack())
+            patience_s(payload.env), payload.labels, lambda member: self.send(member.name, messages.SendStack())
         )
         self.machine.resumable = payload.resumable or self.starts_anew
         self.machine.elastic = self.forms_groups and self._cell.elastic
@@ -653,7 +652,7 @@ class WorkersEngine:
         text = deaths.describe(member.rank, code, oom=deaths.oom_kills() > self._oom_kills)
         if code is None and member.killed_because:
             text = f"rank {member.rank}: the worker {member.killed_because}"
-        stack = deaths.crash(self.context.folder / f"rank.{member.rank}" / "stderr", code)
+        stack = deaths.crash(self.context.folder / f"rank.{member.rank}" / "stderr", code, self.watch.labels)
         traceback = f"{text}\n{stack}" if stack else ""
         weight = Weight.GONE if code is None or code < 0 else Weight.EXITED
         return weight, Failure(rank=member.rank, type=DIED, message=text, traceback=traceback)

@@ -39,7 +39,9 @@ class Payload(Struct, frozen=True, kw_only=True):
     source: str
     """The cell's Python text, IPython lines already turned into Python."""
     filename: str
-    """The name in tracebacks: `<In[5]>`."""
+    """The name of the file of its code: the kernel's for the same text, or the script."""
+    label: str = ""
+    """What people call that file: `<In[5]>`; empty: by its name."""
     first_line: int
     """Line number, in the cell, of the first line of `source` (the magic stands above it)."""
     names: bytes
@@ -71,6 +73,11 @@ class Payload(Struct, frozen=True, kw_only=True):
     """The session whose workers it runs in; None: in workers of its own."""
     uses: tuple[str, ...] | None = None
     """Dotted names of what the cell and its captured names use (`names_used`); None: the text alone says it."""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What people call the files of its code, and of the functions that it was given."""
+        return {name: label for name, (label, _) in self.sources.items()} | {self.filename: self.label or self.filename}
 
 
 def read_payload(folder: Path) -> Payload:

@@ -88,6 +88,7 @@ def package(
     namespace: Mapping[str, Any],
     *,
     filename: str,
+    code_name: str = "",
     first_line: int = 1,
     capture: Iterable[str] | None = None,
     out: Iterable[str] = (),
@@ -103,6 +104,7 @@ def package(
         source: The cell's text; IPython's own lines in it are turned into Python.
         namespace: The notebook's names.
         filename: What tracebacks call the cell.
+        code_name: The name of the file of its code; empty: the same.
         first_line: The line at which `source` begins there.
         capture: Names to take along instead of those that the text reads; `()`: none.
         out: Names whose values come back.
@@ -141,7 +143,8 @@ def package(
     early = _early(cell, env or {}, given, notes)
     payload = Payload(
         source=cell.source,
-        filename=filename,
+        filename=code_name or filename,
+        label=filename,
         first_line=first_line,
         names=_dump(values, namespace, uses),
         uses=tuple(sorted(uses)),

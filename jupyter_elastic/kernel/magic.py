@@ -273,6 +273,7 @@ class ElasticMagics(Magics):
             cell,
             self.shell.user_ns,
             filename=f"<In[{self._number}]>",
+            code_name=_code_name(self.shell, cell, self._number),
             first_line=first_line,
             capture=options.capture,
             out=options.out,
@@ -414,6 +415,16 @@ def _cells(shell: Any) -> Mapping[str, int]:
     """File name that a cell of the notebook was compiled under -> its number, where IPython says it."""
     found: Mapping[str, int] = getattr(shell.compile, "_filename_map", {})
     return found
+
+
+def _code_name(shell: Any, cell: str, number: int) -> str:
+    """The file name of this cell's code, as the kernel compiles the same text; empty where it has no names."""
+    if (name_of := getattr(shell.compile, "get_code_name", None)) is None:
+        return ""
+    last = (getattr(getattr(shell, "history_manager", None), "input_hist_raw", None) or [""])[-1]
+    texts = [last, f"{last}\n", cell] if cell.strip() in last else [cell]
+    names = [str(name_of(text, text, number)) for text in texts]
+    return next((name for name in names if name in _cells(shell)), names[0])
 
 
 def _place(shell: Any) -> tuple[str, str]:

@@ -9,8 +9,10 @@ import importlib.util
 import sys
 import types
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+_AT_START = {"__main__", "encodings", "site", "sitecustomize", "usercustomize", "jupyter_elastic"}
 Patch = Callable[[types.ModuleType], None]
 
 
@@ -33,6 +35,22 @@ def before(owner: Any, name: str, check: Callable[..., object]) -> None:
         return real(*args, **kwargs)
 
     setattr(owner, name, checked)
+
+
+def forget_shadowed(folder: str) -> None:
+    """Let a folder's modules be imported in the place of those that are loaded: it stands first on `sys.path`.
+
+    Of those that Python loads before any script, or has built in, it imports no others either.
+    """
+    there = {path.name.partition(".")[0] for path in Path(folder).iterdir()}
+    for name in there & sys.modules.keys() - _AT_START:
+        if name in sys.builtin_module_names or importlib.machinery.FrozenImporter.find_spec(name) is not None:
+            continue
+        found = importlib.machinery.PathFinder.find_spec(name, [folder])
+        loaded = getattr(sys.modules[name].__spec__, "origin", None)
+        if found is not None and found.loader is not None and found.origin != loaded:
+            for gone in [other for other in sys.modules if other == name or other.startswith(f"{name}.")]:
+                del sys.modules[gone]
 
 
 class AfterImport(importlib.abc.MetaPathFinder):

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 
 from jupyter_elastic.jobfiles.framework_variables import readers
 
 _SETTERS = {os.__file__, "<frozen os>", "<frozen _collections_abc>"}
 """Files whose functions set a variable for whoever calls them."""
 _warned: set[str] = set()
+_labels: Mapping[str, str] = {}
 
 
-def watch() -> None:
-    """Check every variable that is set in this process from now on.
+def watch(labels: Mapping[str, str]) -> None:
+    """Check every variable that is set in this process from now on. `labels`: what people call the cells' files.
 
     It wraps `os.putenv`, which `os.environ` calls: an audit hook would be called for every import and file too.
     """
+    global _labels
+    _labels = labels
     put = os.putenv
     own = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy", "")  # noqa: SIM112 - gRPC.s spelling
 
@@ -49,4 +53,4 @@ def _by_the_cell() -> bool:
     frame = sys._getframe(3)
     while frame.f_back is not None and frame.f_code.co_filename in _SETTERS:
         frame = frame.f_back
-    return frame.f_code.co_filename.startswith("<In[")
+    return _labels.get(frame.f_code.co_filename, "").startswith("<In[")

@@ -32,7 +32,7 @@ from typing import Any, NoReturn, cast
 from jupyter_elastic.jobfiles import results
 from jupyter_elastic.jobfiles.payload import Payload, load_names, read_payload, restore_namespace
 from jupyter_elastic.platform import private_files, processes, reachability
-from jupyter_elastic.platform.imports import after_import
+from jupyter_elastic.platform.imports import after_import, forget_shadowed
 from jupyter_elastic.protocol import worker as messages
 from jupyter_elastic.protocol.slot_agent import Enter
 from jupyter_elastic.training import accelerate, apart, guards, lightning, samplers, splits
@@ -244,7 +244,9 @@ class Worker:
                 os.environ[variable] = name
         ours = [self._here(entry, payload) for entry in payload.sys_path]
         sys.path[:] = [*ours, *(entry for entry in sys.path if entry not in ours)]
-        sys.argv = [*payload.argv] or [payload.filename]
+        if payload.argv:
+            forget_shadowed(sys.path[0])
+        sys.argv = [*payload.argv] or [payload.label or payload.filename]
         if payload.workdir:
             try:
                 os.chdir(self._here(payload.workdir, payload))
@@ -267,7 +269,7 @@ class Worker:
         if payload.seed is not None:
             seeds.same_again(payload.seed + self._rank)
         self._make_main(payload)
-        late_variables.watch()
+        late_variables.watch(self._labels)
         builtins.display = display.display  # type: ignore[attr-defined]  # as in a notebook
         if not payload.argv:  # a script may be given input
             builtins.input = no_answer
@@ -386,7 +388,7 @@ class Worker:
 
     def _execute(self, payload: Payload) -> None:
         self._cell = payload.filename
-        self._labels.update({name: label for name, (label, _) in payload.sources.items()})
+        self._labels.update(payload.labels)
         cell = Cell(payload)
         self._owned |= cell.sets
         cell.run(self._namespace, self._loop)

@@ -86,8 +86,9 @@ def test_a_variable_that_comes_too_late_is_said_once(
     monkeypatch.setattr("os.putenv", lambda name, value: None)
     monkeypatch.setattr(late_variables, "_warned", set())
     monkeypatch.setitem(sys.modules, "numexpr", sys)
-    late_variables.watch()
-    late_variables.watch()  # nothing is said twice
+    labels = {"<In[1]>": "<In[1]>", "/tmp/ipykernel_1/2.py": "<In[2]>"}
+    late_variables.watch(labels)
+    late_variables.watch(labels)  # nothing is said twice
 
     def cell(source: str, filename: str = "<In[1]>") -> str:
         exec(compile(source, filename, "exec"), {})
@@ -97,7 +98,7 @@ def test_a_variable_that_comes_too_late_is_said_once(
         patch.setenv("NUMEXPR_MAX_THREADS", "8")
         assert not cell("import os; os.environ['NUMEXPR_MAX_THREADS'] = '8'")  # as it is
         assert not cell("import os; os.environ['NUMEXPR_MAX_THREADS'] = '4'", "/site-packages/library.py")
-        said = cell("import os; os.environ.update({'NUMEXPR_MAX_THREADS': str(2)})")
+        said = cell("import os; os.environ.update({'NUMEXPR_MAX_THREADS': str(2)})", "/tmp/ipykernel_1/2.py")
         assert "`--env NUMEXPR_MAX_THREADS=2`" in said
         assert said.count("\n") == 1
         assert not cell("import os; os.environ['NUMEXPR_MAX_THREADS'] = '3'")

@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from jupyter_elastic.engines.process import Process
 from tests.live.engine.bench import Bench, asynchronous
 from tests.live.engine.test_main_module import rewrite
@@ -25,7 +23,6 @@ print(http.own.MINE, sys.modules["http"] is http)
 """
 
 
-@pytest.mark.xfail(strict=True, reason="what the worker has loaded is found first")
 @asynchronous
 async def test_a_script_imports_its_folders_modules(folder: Path, tmp_path: Path) -> None:
     here = tmp_path / "scripts"

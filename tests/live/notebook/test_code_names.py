@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.live.notebook.conftest import Notebook
 
 HEAD = "%%distribute --engine process "
@@ -13,10 +11,8 @@ NAMES = (
     "import inspect\ndef f():\n    return 1\n"
     "found = (f.__code__.co_filename, f.__code__.co_firstlineno, inspect.getsource(f), inspect.getsourcefile(f))"
 )
-NOT_YET = pytest.mark.xfail(strict=True, reason="the file of a cell's code is called <In[N]>")
 
 
-@NOT_YET
 def test_the_name_is_the_kernels_for_the_same_text(notebook: Notebook) -> None:
     for head in (HEAD + "--out found", HEAD + "--gpus 2 --out found"):
         assert not notebook.run(f"{head}\n{NAMES}").error
@@ -27,7 +23,6 @@ def test_the_name_is_the_kernels_for_the_same_text(notebook: Notebook) -> None:
         assert shown.printed == "True\n", notebook.run("print(found, names)").printed
 
 
-@NOT_YET
 def test_what_keeps_by_that_name_finds_it_in_the_next_run(notebook: Notebook, tmp_path: Path) -> None:
     cell = (
         f"{HEAD}\nfrom joblib import Memory\nmemory = Memory({str(tmp_path)!r}, verbose=0)\n@memory.cache\n"
@@ -38,7 +33,6 @@ def test_what_keeps_by_that_name_finds_it_in_the_next_run(notebook: Notebook, tm
     assert "computed" not in views[0]
 
 
-@NOT_YET
 def test_a_failure_has_the_cells_number_all_the_same(notebook: Notebook) -> None:
     notebook.run(
         f"{HEAD}--session kept --out found\nimport inspect\ndef g(x):\n    return 1 / x\nfound = g.__code__.co_filename"
