@@ -99,3 +99,11 @@ def test_there_are_only_so_many() -> None:
     shadows.end("fifo")
     with pytest.raises(NotFound, match="fifo is no shadow"):
         shadows.end("fifo")
+
+
+@pytest.mark.parametrize("ends", ["raise SystemExit(3)", "raise KeyboardInterrupt", "import sys; sys.exit('no')"])
+def test_a_policy_that_ends_whoever_asks_it_ends_no_thread(ends: str) -> None:
+    shadows = Shadows()
+    shadows.begin("mine", source=f"def plan(view):\n    {ends}")
+    look(shadows, CROWDED)
+    assert "plan(view) raised" in shadows.rows[0].problem

@@ -92,7 +92,7 @@ def checked_plan(policy: Policy, view: View, name: str) -> Plan:
     try:
         plan = policy.plan(view)
         problem = illegal(plan, view)
-    except Exception as error:
+    except BaseException as error:  # it may be anybody's, and is asked in the thread of all views
         raise BadRequest(f"policy {name}: plan(view) raised {type(error).__name__}: {error}") from error
     if problem:
         raise BadRequest(f"policy {name}: its plan can't be followed: {problem}")

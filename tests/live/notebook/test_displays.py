@@ -117,3 +117,16 @@ def test_a_display_that_is_too_large_is_said(notebook: Notebook) -> None:
     cell = notebook.run(HEAD + "\nfrom IPython.display import HTML\nHTML('x' * 9_000_000)")
     assert cell.result.endswith("[not shown: 9 MB, and a display may have 8 MB]")
     assert "text/html" not in cell.value
+
+
+def test_what_a_rank_has_printed_is_taken_back_in_its_view_and_in_the_saved_one(notebook: Notebook) -> None:
+    cell = notebook.run(
+        HEAD + "-n 2\nimport sys\nfrom IPython.display import clear_output\n"
+        "for step in range(5):\n    clear_output(wait=True)\n    print('step', step, 'of rank', rank)\n"
+        "    print('warned in step', step, file=sys.stderr)"
+    )
+    assert not cell.error
+    for rank in range(2):
+        assert f"step 4 of rank {rank}" in cell.html
+    assert "warned in step 4" in cell.html
+    assert not [step for step in range(4) if f"step {step}" in cell.html]
