@@ -57,10 +57,10 @@ class _Parts:
             if view.nbytes < _APART:
                 self._parts.append(bytes(view))
                 return
-            piece = _pieces.get(hashlib.blake2b(view).digest())
+            piece = _pieces.get(hashlib.sha256(view).digest())
             if piece is None:
                 copied = bytes(view)  # its digest is asked again: another thread may have changed what was pickled
-                digest = hashlib.blake2b(copied).digest()
+                digest = hashlib.sha256(copied).digest()
                 piece = _pieces.setdefault(digest, Piece(copied, digest))
             self._parts.append(piece)
 

@@ -159,7 +159,7 @@ class CallWriter:
         where = 0
         if kind != CallKind.NAMED:
             mark, data = self._written(function)
-            where = self._once(CallKind.FUNCTION | mark, data, hashlib.blake2b(data).digest())
+            where = self._once(CallKind.FUNCTION | mark, data, hashlib.sha256(data).digest())
         mark, data = self._written(body)
         self._add(kind | mark, data, where, retries)
         self.count += 1
