@@ -19,6 +19,7 @@ from typing import Any
 
 from IPython.core.completer import SimpleCompletion, SimpleMatcherResult, context_matcher
 from IPython.core.magic import Magics, cell_magic, magics_class
+from msgspec.structs import replace
 
 from jupyter_elastic.client import Client, services
 from jupyter_elastic.client.job import Job, Values, check_size, find
@@ -27,7 +28,7 @@ from jupyter_elastic.forkserver import workers
 from jupyter_elastic.jobfiles.environment import environment
 from jupyter_elastic.jobfiles.payload import Payload
 from jupyter_elastic.jobfiles.sessions import SessionFolder, listed
-from jupyter_elastic.kernel import capture
+from jupyter_elastic.kernel import capture, settings
 from jupyter_elastic.kernel.options import Options, distribute_line, long_options, parse, policy_line
 from jupyter_elastic.kernel.session_options import existing, fitted, session_request
 from jupyter_elastic.kernel.shipping import with_folder
@@ -283,6 +284,8 @@ class ElasticMagics(Magics):
             session=session_request(options, reloads=_reloads(self.shell)),
             kept=SessionFolder(options.session).names() if options.session else (),
         )
+        if not options.session:
+            package = replace(package, notes=(*package.notes, *settings.notes(package.payload.source)))
         return with_folder(package, options.folder)
 
     def _run(self, options: Options, package: capture.Package, choice: Choice) -> Any:

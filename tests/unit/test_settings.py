@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.xfail(strict=True, reason="settings of the notebook are not spoken of")
-
 SET = {
     "torch.set_default_dtype(torch.float64)": "torch.set_default_dtype (torch.float64, there torch.float32)",
     "torch.set_float32_matmul_precision('medium')": "torch.set_float32_matmul_precision (medium, there highest)",
