@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import ipykernel
+import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import FOLD, HOUR_OFF, OLDER, both_kernels, cancel, older_kernel_too, tab_to
+from tests.browser.conftest import FOLD, HOUR_OFF, OLDER, both_kernels, cancel, everything, older_kernel_too, tab_to
 from tests.support.lab import Lab
 from tests.support.pool import Pool
 
@@ -172,6 +173,24 @@ def test_without_the_server_a_click_reaches_the_busy_kernel(notebook: Any, page:
     expect(view.locator(".je-state")).to_contain_text("cancelled")
     assert pool.ended(info.job).outcome == "cancelled"
     book.command("notebook:interrupt-kernel")
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(403, "403: File not allowlisted"), pytest.param(200, "<html>Sign in</html>", marks=everything)],
+)
+def test_where_another_server_answers_the_kernel_serves(
+    notebook: Any, page: Page, pool: Pool, status: int, body: str
+) -> None:
+    """As Voilà does, or a proxy with a page to log in."""
+    page.route("**/elastic/api/**", lambda route: route.fulfill(status=status, content_type="text/html", body=body))
+    notebook(LOAD, steps(3000, "--detach")).run_all()
+    view = page.locator(".jp-OutputArea .je-job:visible").first
+    expect(view.locator(".je-output")).to_contain_text("rank 0 step 5")
+    expect(page.locator(".je-job:visible")).to_have_count(1)
+    expect(view.get_by_role("alert")).to_have_count(0)
+    cancel(view.get_by_role("button", name="Cancel job"))
+    expect(view.locator(".je-state")).to_contain_text("cancelled")
 
 
 @older_kernel_too
