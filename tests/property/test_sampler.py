@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jupyter_elastic.balance.batches import batch_sizes
 from jupyter_elastic.training import data
 
 sizes = st.integers(1, 9)
@@ -45,6 +47,32 @@ def test_micro_batches_are_in_lockstep_small_enough_and_weigh_one_in_all(total, 
             assert 1 <= len(micro_batch.indices) <= (micro or total)
             assert micro_batch.batch == total
             assert set(micro_batch.indices.tolist()) <= set(batch.tolist())
+
+
+@pytest.mark.xfail(strict=True, reason="a small batch leaves workers one sample or none")
+@given(st.integers(1, 200), sizes, st.one_of(st.none(), st.integers(3, 40)), st.data())
+def test_no_share_is_below_two_where_the_batch_has_two(total, size, micro, chance):
+    batch = np.arange(total)
+    speeds = chance.draw(st.one_of(st.none(), st.lists(st.floats(0.1, 10), min_size=size, max_size=size)))
+    given_sizes = None if speeds is None else batch_sizes(total, speeds)
+    workers = size * chance.draw(st.integers(1, 4))
+    for rank in range(size):
+        pieces = [
+            *data.micro_batches(batch, 0, rank, size, micro, given_sizes),
+            *data.logical_batches(batch, 0, rank, size, workers),
+        ]
+        assert all(len(piece.indices) >= min(2, total) for piece in pieces)
+
+
+@pytest.mark.xfail(strict=True, reason="a small batch leaves workers one sample or none")
+@given(st.integers(1, 200), sizes, st.integers(1, 9), st.one_of(st.none(), st.integers(1, 20)))
+def test_a_share_has_at_least_what_is_asked_for(total, size, least, micro):
+    batch = np.arange(total)
+    pieces = [p for rank in range(size) for p in data.micro_batches(batch, 0, rank, size, micro, None, least)]
+    assert sorted(int(i) for piece in pieces if piece.weight for i in piece.indices) == batch.tolist()
+    assert all(len(piece.indices) <= (micro or total) for piece in pieces)
+    if micro is None or micro > 2 * least:
+        assert all(len(piece.indices) >= min(least, total) for piece in pieces)
 
 
 @given(st.integers(1, 60), sizes, st.one_of(st.none(), st.integers(1, 10)), st.integers(0, 2**31))

@@ -75,3 +75,58 @@ def test_a_grow_and_a_death_between_two_steps(engine, wrap, warm_workers, tmp_pa
     for result in found.values():
         for mine, expected in zip(result["weights"], alone["weights"], strict=True):
             assert mine == pytest.approx(expected, abs=1e-5)
+
+
+LAST = """
+import torch
+from jupyter_elastic import training
+from jupyter_elastic.training.context import context
+
+def trained(count, batch_size, **how):
+    torch.manual_seed(0)
+    x, y = torch.randn(count, 3, dtype=torch.double), torch.randn(count, 1, dtype=torch.double)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.BatchNorm1d(8, affine=False), torch.nn.Linear(8, 1))
+    net = net.double()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    state, shares = training.State(net=net, optimizer=optimizer), []
+    @training.run
+    def fit(state):
+        for xs, ys in training.batches((x, y), batch_size, **how):
+            optimizer.zero_grad()
+            (net(xs) - ys).pow(2).mean().backward()
+            optimizer.step()
+            shares.append((len(xs), round(context.micro_batch.weight, 3)))
+    fit(state)
+    return shares, [p.detach().sum().item() for p in net.parameters()]
+
+found = {str(case): trained(*case[0], **case[1]) for case in CASES}
+try:
+    trained(2, 2, least=1)
+except ValueError as problem:
+    said = str(problem), problem.__notes__
+"""
+LASTS = [((66, 64), {}), ((65, 64), {"drop_last": True}), ((5, 4), {"drop_last": True}), ((3, 3), {}), ((2, 64), {}),
+         ((13, 10), {"micro_batch": 3}), ((8, 6), {"least": 4})]  # fmt: skip
+
+
+@pytest.mark.xfail(strict=True, reason="a small last batch leaves workers one sample or none")
+@pytest.mark.parametrize("engine", ["horovod", "torch"])
+def test_a_layer_that_needs_two_samples_has_them_in_each_batch(engine, warm_workers, tmp_path):
+    made = bench(engine, tmp_path, "", "", LAST.replace("CASES", str(LASTS)), out=("found", "said"))
+
+    async def story():
+        async with made:
+            await made.launch("h:0", "h:1")
+            assert (await made.ended(60)).outcome == "completed", made.story()
+            one, other = made.results()[0]["found"], made.results()[1]["found"]
+            for case in LASTS:
+                assert one[str(case)][1] == other[str(case)][1], case  # the weights
+                least = case[1].get("least", 2)
+                assert all(number >= least for found in (one, other) for number, _ in found[str(case)][0]), case
+            assert [one[str(LASTS[0])][0], other[str(LASTS[0])][0]] == [[(32, 0.5), (2, 0.0)], [(32, 0.5), (2, 1.0)]]
+            assert len(one[str(LASTS[1])][0]) == len(one[str(LASTS[2])][0]) == 1
+            said, notes = made.results()[0]["said"]
+            assert "Expected more than 1 value per channel" in said
+            assert "1 sample of a batch of 2" in notes[0]
+
+    asyncio.run(story())

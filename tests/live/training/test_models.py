@@ -150,7 +150,7 @@ REFUSED = {
 }
 
 
-def bench(engine, folder, model, step, cell=CELL):
+def bench(engine, folder, model, step, cell=CELL, out=("weights",)):
     pytest.importorskip("torch")
     try:
         kind = load_engine(engine)
@@ -158,7 +158,7 @@ def bench(engine, folder, model, step, cell=CELL):
         pytest.skip(f"no engine {engine} is installed")
     if missing := kind.missing():
         pytest.skip(missing)
-    return Bench(kind, folder / "job", cell.replace("MODEL", model).replace("STEP", step), out=("weights",))
+    return Bench(kind, folder / "job", cell.replace("MODEL", model).replace("STEP", step), out=out)
 
 
 def ended(bench, size=2):

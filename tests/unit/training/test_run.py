@@ -186,3 +186,52 @@ def test_importing_training_imports_no_framework():
 
 def test_session_is_none_outside_of_a_job():
     assert session.current is None
+
+
+@pytest.mark.xfail(strict=True, reason="a small last batch can't be left out")
+def test_a_small_last_batch_is_left_out_and_holds_others_in_each_epoch():
+    taken = []
+
+    @training.run
+    def train(state):
+        for state.epoch in state.epochs(3):  # noqa: B020
+            taken.append([i for batch in training.batches(list(range(10)), 4, drop_last=True) for i in batch.tolist()])
+
+    state = State()
+    train(state)
+    assert [len(samples) for samples in taken] == [8, 8, 8]
+    assert len({frozenset(samples) for samples in taken}) > 1
+    assert (state.step, state.samples) == (6, 24)
+
+
+@pytest.mark.xfail(strict=True, reason="a small last batch can't be left out")
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"drop_last": True}, r"leaves out all of the data: a batch is 8 of 5"), ({"least": 0}, "least must be a whole")],
+)
+def test_batches_that_can_not_be_are_refused(given, said):
+    with pytest.raises(BadRequest, match=said):
+        training.batches(list(range(5)), 8, **given)
+
+
+@pytest.mark.parametrize(
+    ("samples", "micro_batch", "noted"),
+    [
+        pytest.param(
+            *(4, 1, True),
+            marks=pytest.mark.xfail(strict=True, reason="an error of a layer that needs two samples says no cause"),
+        ),
+        (1, None, False),
+        (4, 2, False),
+    ],
+)
+def test_an_error_where_a_share_has_one_sample_says_so(samples, micro_batch, noted):
+    @training.run
+    def train(_state):
+        for _ in training.batches(list(range(samples)), 8, micro_batch=micro_batch):
+            raise ValueError("Expected more than 1 value per channel when training")
+
+    with pytest.raises(ValueError, match="Expected more") as caught:
+        train(State())
+    notes = getattr(caught.value, "__notes__", [])
+    assert ("least=2" in "".join(notes)) is noted
