@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,55 @@ HOROVOD = {
     "gradients by hand": steps("[hvd.allreduce_(p.grad) for p in model.parameters()]", before=_HVD),
     "all gradients by hand": steps("hvd.grouped_allreduce([p.grad for p in model.parameters()])", before=_HVD),
 }
+DATA = "import numpy as np\nx = np.random.default_rng(rank).normal(size=(80, 3)); y = x.sum(1)\n"
+BY_ITSELF = {
+    "xgboost": DATA + "import xgboost as xgb\nxgb.train({'max_depth': 2}, xgb.DMatrix(x, label=y), 2)",
+    "xgboost's class": DATA + "import xgboost as xgb\nxgb.XGBRegressor(n_estimators=2).fit(x, y)",
+    "lightgbm": DATA + "import lightgbm\nlightgbm.train({'verbose': -1}, lightgbm.Dataset(x, label=y), 2)",
+    "lightgbm's class": DATA + "import lightgbm\nlightgbm.LGBMRegressor(n_estimators=2, verbose=-1).fit(x, y)",
+    "catboost": DATA
+    + "import catboost\ncatboost.CatBoostRegressor(iterations=2, verbose=0, allow_writing_files=False).fit(x, y)",
+    "jax": "import jax\nstep = jax.jit(jax.grad(lambda w: w * w))\nfor _ in range(3): step(1.0)",
+    "optax": "import jax, optax\nrule = optax.sgd(0.1)\nrule.init(1.0)\njax.value_and_grad(lambda w: w * w)(1.0)",
+}
+TOGETHER = {
+    "xgboost": DATA
+    + """
+import os, torch.distributed as dist, xgboost as xgb
+from xgboost.tracker import RabitTracker
+dist.init_process_group("gloo")
+how = [None]
+if rank == 0:
+    tracker = RabitTracker(host_ip=os.environ["MASTER_ADDR"], n_workers=world_size)
+    tracker.start()
+    how = [tracker.worker_args()]
+dist.broadcast_object_list(how)
+with xgb.collective.CommunicatorContext(**how[0]):
+    model = xgb.train({"max_depth": 2}, xgb.DMatrix(x, label=y), 3)
+found = model.predict(xgb.DMatrix(np.ones((1, 3)))).tolist()
+""",
+    "lightgbm": DATA
+    + """
+import lightgbm, os, socket, torch.distributed as dist
+dist.init_process_group("gloo")
+with socket.socket() as free:
+    free.bind(("", 0))
+    port = free.getsockname()[1]
+machines = [None] * world_size
+dist.all_gather_object(machines, f"{os.environ['MASTER_ADDR']}:{port}")
+how = {"machines": ",".join(machines), "local_listen_port": port, "tree_learner": "data", "pre_partition": True}
+model = lightgbm.train({**how, "verbose": -1}, lightgbm.Dataset(x, label=y), 3)
+found = model.predict(np.ones((1, 3))).tolist()
+""",
+    "jax": """
+import jax
+jax.distributed.initialize()
+from jax.experimental.multihost_utils import process_allgather
+gradient = jax.grad(lambda w: w * w)(rank + 1.0)
+found = [jax.process_count(), float(process_allgather(gradient).mean())]
+assert jax.process_index() == rank
+""",
+}
 ALL_OF_THEM = """
 import contextlib, io, torch
 import torch.distributed as dist
@@ -184,3 +234,28 @@ async def test_a_group_of_horovods_that_joins_no_model_is_said(folder: Path) -> 
         assert (await bench.ended()).outcome == "completed", bench.story()
         said = bench.results()[0]["said"]
         assert {name for name, text in said.items() if NOTE in text} == {"only a group"}
+
+
+def there(name: str) -> pytest.MarkDecorator:
+    library = name.split("'", maxsplit=1)[0]
+    return pytest.mark.skipif(importlib.util.find_spec(library) is None, reason=f"{library} isn't installed here")
+
+
+@pytest.mark.parametrize("case", [pytest.param(name, marks=there(name)) for name in BY_ITSELF])
+@asynchronous
+async def test_a_library_that_trains_by_itself_is_said_once(folder: Path, case: str) -> None:
+    async with Bench(Process, folder, BY_ITSELF[case]) as bench:
+        await bench.launch("h:0", "h:1")
+        assert (await bench.ended()).outcome == "completed", bench.story()
+        assert [bench.text(rank, "stderr").count(NOTE) for rank in (0, 1)] == [1, 0]
+
+
+@pytest.mark.parametrize("case", [pytest.param(name, marks=there(name)) for name in TOGETHER])
+@asynchronous
+async def test_the_lines_of_the_docs_train_one_model(folder: Path, case: str) -> None:
+    async with Bench(Process, folder, TOGETHER[case], out=("found",)) as bench:
+        await bench.launch("h:0", "h:1")
+        assert (await bench.ended()).outcome == "completed", bench.story()
+        assert bench.results()[0] == bench.results()[1]
+        assert case != "jax" or bench.results()[0]["found"] == [2, 3.0]
+        assert "note:" not in bench.text(0, "stderr")

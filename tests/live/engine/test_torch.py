@@ -163,3 +163,70 @@ async def test_death_in_a_join_comes_back_from_the_commit(folder: Path, monkeypa
         bench.finish()
         assert (await bench.ended()).outcome == "completed"
         check_training(bench)
+
+
+KINDS = """
+import torch
+from jupyter_elastic import training
+from jupyter_elastic.training.membership import choose
+
+def trained(dtype, joined):
+    torch.manual_seed(3)
+    x, y = torch.randn(12, 4, dtype=dtype), torch.randn(12, 1, dtype=dtype)
+    net = torch.nn.Linear(4, 1, dtype=dtype)
+    embedding = torch.nn.Embedding(5, 1, sparse=True, dtype=torch.float32)
+    optimizer = torch.optim.SGD([*net.parameters(), *embedding.parameters()], lr=0.05)
+    def step(xs, ys):
+        optimizer.zero_grad()
+        rows = (xs[:, 0].abs() * 3).long().clamp(max=4)
+        (net(xs) + embedding(rows) - ys).abs().pow(2).mean().backward()
+        optimizer.step()
+    @training.run
+    def fit(state):
+        for state.epoch in state.epochs(3):
+            for xs, ys in training.batches((x, y), 12):
+                step(xs, ys)
+    if joined:
+        fit(training.State(net=net, embedding=embedding, optimizer=optimizer))
+    else:
+        for _ in range(3):
+            step(x, y)
+    return torch.cat([p.detach().reshape(-1) for p in (*net.parameters(), *embedding.parameters())]).tolist()
+
+found, expected = {}, {}
+for kind in ("complex64", "complex128", "float64", "bfloat16"):
+    found[kind], expected[kind] = (trained(getattr(torch, kind), joined) for joined in (True, False))
+
+def total(tensor):
+    try:
+        return choose("torch").allreduce([tensor], name="own")[0].to(torch.float64).tolist()
+    except Exception as problem:
+        return f"{type(problem).__name__}: {problem}"
+
+sums = {
+    kind: total(torch.ones(2).to(getattr(torch, kind)))
+    for kind in ("float8_e4m3fn", "int64", "uint16", "uint64", "bool")
+}
+sums["sparse"] = total(torch.ones(2, 2).to_sparse())
+sums["conjugate"] = torch.view_as_real(
+    choose("torch").allreduce([torch.full((2,), 1 + 2j).conj()], name="conjugate")[0]
+).tolist()
+"""
+
+
+@pytest.mark.xfail(strict=True, reason="Horovod's own error for what it can't add up")
+@asynchronous
+async def test_what_horovod_can_not_add_up_goes_as_what_it_can_or_is_refused(folder: Path) -> None:
+    async with Bench(Horovod, folder, KINDS, out=("found", "expected", "sums")) as bench:
+        await bench.launch("h:0", "h:1")
+        assert (await bench.ended()).outcome == "completed", bench.story()
+        one, other = bench.results()[0], bench.results()[1]
+        assert one == other
+        for kind, weights in one["found"].items():
+            assert weights == pytest.approx(one["expected"][kind], rel=0.05 if kind == "bfloat16" else 1e-5), kind
+        sums = one["sums"]
+        assert sums["float8_e4m3fn"] == sums["int64"] == [2, 2]
+        assert sums["conjugate"] == [[2, -4], [2, -4]]
+        for kind in ("uint16", "uint64", "bool", "sparse"):
+            assert sums[kind].startswith("EngineError: Horovod can't add up tensors of "), kind
+            assert "--engine torch" in sums[kind]

@@ -29,6 +29,23 @@ def test_wrapper_raises_the_standard_and_drops_debug_information(tmp_path: Path)
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("version", "standard"),
+    [("2.13.0+cpu", "c++17"), ("2.15.0", "c++20"), ("2.9.1", "c++17"), ("3.0.0+cu132", "c++20")],
+)
+def test_what_includes_torchs_headers_is_of_their_standard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, standard: str
+) -> None:
+    monkeypatch.setattr(build, "frameworks", lambda: {"torch": version})
+    monkeypatch.setattr(build, "cuda_home", lambda: None)
+    for name, value in build.environment().items():
+        monkeypatch.setenv(name, value)
+    words = arguments_after_wrapping(tmp_path, "-std=c++14", "-c", "/x/horovod/torch/mpi_ops_v2.cc")
+    assert [word for word in words if word.startswith("-std")][-1] == f"-std={standard}"
+    words = arguments_after_wrapping(tmp_path, "-std=c++14", "-c", "/x/horovod/tensorflow/mpi_ops.cc")
+    assert [word for word in words if word.startswith("-std")][-1] == "-std=c++17"
+
+
 def test_wrapper_empties_the_xla_operations_only(tmp_path: Path) -> None:
     xla = arguments_after_wrapping(tmp_path, "-c", "/x/horovod/tensorflow/xla_mpi_ops.cc")
     other = arguments_after_wrapping(tmp_path, "-c", "/x/horovod/tensorflow/mpi_ops.cc")
