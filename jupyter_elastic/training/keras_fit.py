@@ -39,7 +39,8 @@ UNBUILT = (
 )
 
 _averaging: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-"""Optimizers that average, with their numbers, which are the same on all workers that run the same cell."""
+"""Optimizers that average, with their numbers, which are the same on all workers that run the same cell. Not how many
+there are: they are forgotten when Python finds time for it, on each worker another."""
 _numbers = itertools.count()
 _settled: weakref.WeakSet[Any] = weakref.WeakSet()
 """Models whose traced step knows that its optimizer averages."""
@@ -174,7 +175,6 @@ def _require(backend: str) -> None:
 
 def _put_in(optimizer: Any, backend: str) -> None:
     """Stand before the optimizer's own `apply` (`apply_gradients` in legacy Keras)."""
-    number = next(_numbers)
     name = "apply" if hasattr(optimizer, "apply") else "apply_gradients"
     own = getattr(optimizer, name)
     dense: Callable[[Any], Any]
@@ -186,7 +186,7 @@ def _put_in(optimizer: Any, backend: str) -> None:
     def averaged(gradients: list[Any]) -> list[Any]:
         """The mean over the group; None stays None. Within a traced step or outside of one."""
         given = [dense(gradient) for gradient in gradients if gradient is not None]
-        means = iter(choose(backend).allreduce(given, name=f"elastic.fit.{number}", mean=True))
+        means = iter(choose(backend).allreduce(given, name=f"elastic.fit.{_averaging[optimizer]}", mean=True))
         return [None if gradient is None else next(means) for gradient in gradients]
 
     def instead(gradients: Any, *args: Any, **kwargs: Any) -> Any:
@@ -203,7 +203,7 @@ def _put_in(optimizer: Any, backend: str) -> None:
 
         instead = not_converted(instead)
     setattr(optimizer, name, functools.wraps(own)(instead))
-    _averaging[optimizer] = number
+    _averaging[optimizer] = next(_numbers)
 
 
 # --- fit --------------------------------------------------------------------------------------------------------------
@@ -335,6 +335,9 @@ def _settle(model: Any) -> Group:
     if compiled or model not in _settled:
         model.train_function = None  # may have been traced before
     _settled.add(model)
+    for place, one in enumerate(_optimizers(model)):  # a newcomer may have made fewer than the others so far
+        if one in _averaging:
+            _averaging[one] = place
     if context.group is not None:
         return SingleProcess() if context.warming_up else context.group
     group = choose(backend_of(model))
@@ -416,7 +419,13 @@ class _CommonEnd:
         asked = there.concatenate(tf.data.Dataset.from_tensors(maybe.empty(dataset.element_spec))).map(
             lambda batch: (batch, tf.numpy_function(self._over, [tf.logical_not(batch.has_value())], tf.bool))
         )
-        return asked.take_while(lambda _, over: tf.logical_not(over)).map(lambda batch, _: batch.get_value())
+        # Nobody may ask ahead of a step, beside its collectives: TensorFlow lets a last `map` run ahead, no `flat_map`.
+        options = tf.data.Options()
+        options.experimental_optimization.inject_prefetch = False
+        own = asked.take_while(lambda _, over: tf.logical_not(over)).flat_map(
+            lambda batch, _: tf.data.Dataset.from_tensors(batch.get_value())
+        )
+        return own.with_options(options)
 
     def _over(self, ended: Any) -> bool:
         """Whether somebody's data have ended; `ended`: whether mine have."""
@@ -435,7 +444,8 @@ class _CommonEnd:
 
 def _adapted(given: dict[str, Any]) -> Any:
     make = sys.modules["keras.src.trainers.data_adapters"].get_data_adapter
-    return make(**{name: given[name] for name in inspect.signature(make).parameters})
+    shuffle = given["shuffle"] and hasattr(given["x"], "__getitem__") and _has_length(given["x"])  # else it warns
+    return make(**{**{name: given[name] for name in inspect.signature(make).parameters}, "shuffle": shuffle})
 
 
 def _has_length(data: Any) -> bool:
