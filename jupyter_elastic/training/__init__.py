@@ -88,12 +88,14 @@ def batches(
     collate: Callable[[list[Any]], Any] | None = None,
     train: bool = True,
     balance: str | None = None,
+    drop_last: bool = False,
+    least: int | None = None,
 ) -> Iterator[Any]:
     """This worker's share of each batch of one epoch, in the data's own form.
 
     The order depends on `seed` and the epoch alone. After a change of the group, or a restart from a commit, the epoch
-    goes on where it was, so every sample is trained exactly once an epoch. A worker without a share (more workers than
-    samples) gets one sample that counts for nothing.
+    goes on where it was, so every sample is trained exactly once an epoch. A worker without a share gets samples of the
+    batch that count for nothing.
 
     Args:
         data: An array, tensor or data frame; a tuple or dict of them, all equally long; or anything with `__len__` and
@@ -111,10 +113,15 @@ def batches(
         balance: `auto`: each worker's share of a batch follows the speed that it was measured at, so that none waits
             for a slower one; the batch and its gradient stay what they are. `none`: equal shares. Default: what
             `--balance` says, else `none`.
+        drop_last: Whether the samples that are left for no whole batch are left out. The order has others last in each
+            epoch.
+        least: The fewest samples of a share, where the batch has so many: BatchNorm and contrastive losses can't be
+            trained on one. Smaller shares go to other workers. Default: 2. Not with `shard(..., balance=...)`, whose
+            samples stay with their workers.
 
     Yields:
-        This worker's samples in the form of `data`: with equal shares at most `ceil(batch_size / size())` along the
-        first axis.
+        This worker's samples in the form of `data`: along the first axis nearly `batch_size / size()` of them, or
+        `least`.
 
     Raises:
         BadRequest: A size is not a whole number of at least 1, the arrays are of different lengths, `data` has no
@@ -125,25 +132,29 @@ def batches(
         raise BadRequest(f"batch_size must be a whole number of samples, at least 1, not {batch_size!r}.")
     if micro_batch is not None and (not isinstance(micro_batch, int) or micro_batch < 1):
         raise BadRequest(f"micro_batch must be a whole number of samples, at least 1, not {micro_batch!r}.")
+    if least is not None and (not isinstance(least, int) or least < 1):
+        raise BadRequest(f"least must be a whole number of samples, at least 1, not {least!r}.")
     if train and _context.logical_workers:
         _check_logical(batch_size, micro_batch, _context.logical_workers)
     for framework in _frameworks():
         if hasattr(framework, "collate_for"):
             own = framework.collate_for(data.content if isinstance(data, _LocalShard) else data)
             collate = collate or own
+    how: dict[str, Any] = {"shuffle": shuffle, "seed": seed, "micro_batch": micro_batch, "collate": collate}
     if isinstance(data, _LocalShard):
         if _context.logical_workers:
             raise BadRequest("Logical workers share one data set, and each host's own can't be: leave one of them out.")
         if not train:
             return _own_evaluation(data, batch_size, micro_batch, collate)
-        return _iterate_local(data, batch_size, shuffle=shuffle, seed=seed, micro_batch=micro_batch, collate=collate)
-    _data.length(data)
+        if least is not None:
+            raise BadRequest("Samples of training.shard(..., balance=...) stay with their workers: leave `least` out.")
+        return _iterate_local(data, batch_size, drop_last=drop_last, **how)
+    if _data.length(data) < batch_size and drop_last and train:
+        raise BadRequest(f"drop_last=True leaves out all of the data: a batch is {batch_size} of {_data.length(data)}.")
     balanced = _balanced(balance)
     if not train:
         return _evaluation(data, batch_size, micro_batch, collate)
-    return _iterate(
-        data, batch_size, shuffle=shuffle, seed=seed, micro_batch=micro_batch, collate=collate, balanced=balanced
-    )
+    return _iterate(data, batch_size, balanced=balanced, drop_last=drop_last, least=least, **how)
 
 
 def _balanced(balance: str | None) -> bool:

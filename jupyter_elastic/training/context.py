@@ -77,6 +77,8 @@ class TrainingContext:
     """Whether a newcomer runs its first step in private: no collectives, no reports, no commits."""
     micro_batch: MicroBatch | None = None
     """What is being computed now."""
+    given: MicroBatch | None = None
+    """What the turn of the loop has that is not over, also after an error has closed the loop."""
     added_up: set[Any] = field(default_factory=set)
     """Parameters whose gradients were added up over the group during `backward`, in this step."""
     trained: bool = False
@@ -113,7 +115,7 @@ class TrainingContext:
 
     def begin_step(self) -> None:
         """Nothing is computed, trained or agreed yet."""
-        self.micro_batch, self.change, self.trained, self.interrupted = None, None, False, None
+        self.micro_batch, self.given, self.change, self.trained, self.interrupted = None, None, None, False, None
         self.added_up.clear()
 
     def interrupt(self, error: BaseException) -> NoReturn:

@@ -17,6 +17,8 @@ import numpy as np
 from jupyter_elastic.types.errors import BadRequest
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
+LEAST = 2
+"""Samples of a share, where the batch has them: BatchNorm can't be trained on one."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ class MicroBatch:
     indices: np.ndarray[Any, np.dtype[np.int64]]
     """Samples of this micro-batch; never empty, see `weight`."""
     weight: float
-    """Its samples / samples in the global batch. 0 for padding: a rank without a share computes one sample
-    of the batch for company, and it counts for nothing."""
+    """Its samples / samples in the global batch. 0 for padding: a rank without a share computes a few samples
+    of the batch for company, and they count for nothing."""
     batch: int
     """Samples in the global batch."""
     last: bool
@@ -57,6 +59,22 @@ def share(count: int, rank: int, size: int) -> tuple[int, int]:
     return count * rank // size, count * (rank + 1) // size
 
 
+def shares(count: int, size: int, least: int = 1, most: int | None = None) -> list[int]:
+    """The sizes of nearly equal shares, none of them between 0 and `least` if that can be."""
+    return at_least([end - start for start, end in (share(count, rank, size) for rank in range(size))], least, most)
+
+
+def at_least(sizes: Sequence[int], least: int, most: int | None = None) -> list[int]:
+    """Put shares that are smaller than `least` together, as long as none gets larger than `most`."""
+    sizes = list(sizes)
+    while True:
+        some = sorted((number, at) for at, number in enumerate(sizes) if number)
+        if len(some) < 2 or some[0][0] >= least or (most is not None and some[0][0] + some[1][0] > most):
+            return sizes
+        (number, gives), (_, takes) = some[:2]
+        sizes[gives], sizes[takes] = 0, sizes[takes] + number
+
+
 def steps(count: int, batch_size: int) -> int:
     """Global batches in an epoch; the last one may be smaller."""
     return math.ceil(count / batch_size)
@@ -69,34 +87,33 @@ def micro_batches(
     size: int,
     micro_batch: int | None = None,
     sizes: Sequence[int] | None = None,
+    least: int = LEAST,
 ) -> Iterator[MicroBatch]:
     """The micro-batches of one global batch that `rank` of `size` computes.
 
-    Every rank gets equally many, so that loops stay in lock-step. None is larger than `micro_batch`. `sizes` are the
-    samples of each rank; None: equal shares.
+    Every rank gets equally many, so that loops stay in lock-step. None is larger than `micro_batch`, nor smaller than
+    `least` where that can be. `sizes` are the samples of each rank; None: equal shares.
     """
     total = len(batch)
-    largest = math.ceil(total / size) if sizes is None else max(sizes)
-    number = 1 if micro_batch is None else math.ceil(largest / micro_batch)
-    start, end = share(total, rank, size) if sizes is None else (sum(sizes[:rank]), sum(sizes[: rank + 1]))
-    mine = batch[start:end]
-    for part in range(number):
-        first, behind = share(len(mine), part, number)
-        indices = mine[first:behind]
-        weight = len(indices) / total
-        yield MicroBatch(step, indices if len(indices) else batch[:1], weight, total, part == number - 1, number == 1)
+    sizes = shares(total, size, least) if sizes is None else at_least(sizes, least)
+    number = 1 if micro_batch is None else math.ceil(max(sizes) / micro_batch)
+    at = sum(sizes[:rank])
+    for part, count in enumerate(shares(sizes[rank], number, least, micro_batch)):
+        indices = batch[at : at + count] if count else batch[: min(least, micro_batch or least)]
+        at += count
+        yield MicroBatch(step, indices, count / total, total, part == number - 1, number == 1)
 
 
 def logical_batches(
-    batch: np.ndarray[Any, np.dtype[np.int64]], step: int, rank: int, size: int, workers: int
+    batch: np.ndarray[Any, np.dtype[np.int64]], step: int, rank: int, size: int, workers: int, least: int = LEAST
 ) -> Iterator[MicroBatch]:
     """The shares of one global batch of those logical workers that `rank` of `size` computes, one by one."""
     first, behind = share(workers, rank, size)
+    sizes = shares(len(batch), workers, least)
     for worker in range(first, behind):
-        start, end = share(len(batch), worker, workers)
-        weight = (end - start) / len(batch)
-        indices = batch[start:end] if end > start else batch[:1]
-        yield MicroBatch(step, indices, weight, len(batch), worker == behind - 1, worker=worker)
+        start = sum(sizes[:worker])
+        indices = batch[start : start + sizes[worker]] if sizes[worker] else batch[:least]
+        yield MicroBatch(step, indices, sizes[worker] / len(batch), len(batch), worker == behind - 1, worker=worker)
 
 
 def evaluation(count: int, batch_size: int, rank: int, size: int) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:

@@ -7,6 +7,7 @@ their holders, and move when that pays (`iterate_local`).
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +20,8 @@ from jupyter_elastic.training.pace import pace
 from jupyter_elastic.training.state import State, warm_up
 from jupyter_elastic.types.errors import BadRequest
 
+_idle_said = False
+
 
 def iterate(
     content: Any,
@@ -29,6 +32,8 @@ def iterate(
     micro_batch: int | None,
     collate: Callable[[list[Any]], Any] | None,
     balanced: bool = False,
+    drop_last: bool = False,
+    least: int | None = None,
 ) -> Iterator[Any]:
     """The batches of one pass over the data, from where the state is; keeps the state's place (see `batches`)."""
     state = context.state if isinstance(context.state, State) else None
@@ -36,15 +41,17 @@ def iterate(
     if state is not None and state._iteration is not None:
         state = None  # a loop within a loop (an evaluation, say) has no place of its own
     start = 0 if state is None else state._enter(count)
+    count -= count % batch_size if drop_last else 0
     number = data.steps(count, batch_size)
     if start is None:
         assert state is not None
         state._seed(seed, number, 0)
         return
     order = data.order(
-        count, seed=seed, epoch=0 if context.state is None else int(context.state.epoch), shuffle=shuffle
+        data.length(content), seed=seed, epoch=0 if context.state is None else int(context.state.epoch), shuffle=shuffle
     )
     workers = None if state is None else state.logical_workers
+    _say_idle(batch_size, (workers or context.size) if least is None else 1)
     mine = object()
     if state is not None:
         state._iteration = mine
@@ -59,15 +66,18 @@ def iterate(
             sizes = _sizes(len(batch)) if balanced and state is not None else None
             computed = 0
             for taken in (
-                data.logical_batches(batch, step, context.rank, context.size, workers)
+                data.logical_batches(batch, step, context.rank, context.size, workers, least or data.LEAST)
                 if workers
-                else data.micro_batches(batch, step, context.rank, context.size, micro_batch, sizes)
+                else data.micro_batches(
+                    batch, step, context.rank, context.size, micro_batch, sizes, least or data.LEAST
+                )
             ):
                 if state is not None:
-                    context.micro_batch = taken
+                    context.micro_batch = context.given = taken
                     state._seed(seed, step, 1 + (taken.worker or 0))
                 computed += len(taken.indices)
                 yield data.take(content, taken.indices, collate)
+                context.given = None
                 context.require_group()
             if state is not None:
                 pace.end(computed)
@@ -88,6 +98,7 @@ def iterate_local(
     seed: int,
     micro_batch: int | None,
     collate: Callable[[list[Any]], Any] | None,
+    drop_last: bool = False,
 ) -> Iterator[Any]:
     """The batches of one pass over what all workers hold, each from its own samples (see `shard`)."""
     state = context.state if isinstance(context.state, State) else None
@@ -114,7 +125,7 @@ def iterate_local(
             if group is not None and group.size() > 1:
                 shard.share_company(rank, group, held)
             at = 0
-            for row in table:
+            for row in (row for row in table if not drop_last or row.sum() == batch_size):
                 if state is not None:
                     _look(state, step, first)
                     context.begin_step()
@@ -125,8 +136,9 @@ def iterate_local(
                     shard.mark(some, step)
                 for part, taken in local_shards.pieces(some, row, rank, step, micro_batch):
                     if state is not None:
-                        context.micro_batch = taken
+                        context.micro_batch = context.given = taken
                     yield shard.take(part, collate)
+                    context.given = None
                     context.require_group()
                 if state is not None:
                     pace.end(max(1, len(some)))
@@ -137,6 +149,18 @@ def iterate_local(
             state._iteration = context.micro_batch = None
     if state is not None:
         state._leave()
+
+
+def _say_idle(batch_size: int, size: int) -> None:
+    """Once: that some of `size` workers have no share of any batch, for nobody gets a single sample."""
+    global _idle_said
+    idle = data.shares(batch_size, size, data.LEAST).count(0)
+    if batch_size > 1 and idle and context.rank == 0 and not _idle_said:
+        _idle_said = True
+        sys.stderr.write(
+            f"note: {idle} of {size} workers have no share of a batch of {batch_size} samples, for nobody gets "
+            "fewer than two (BatchNorm needs them). training.batches(..., least=1) shares them out one by one.\n"
+        )
 
 
 def _rebalanced(shard: LocalShard, state: State, steps: int) -> bool:

@@ -138,6 +138,15 @@ def _training(state: State, group: Group) -> Iterator[None]:
         try:
             yield
             reporter.flush()
+        except Exception as problem:
+            taken = context.given
+            if taken is not None and len(taken.indices) == 1 < taken.batch:
+                problem.add_note(
+                    f"note: this worker had 1 sample of a batch of {taken.batch} here, and BatchNorm, for one, needs "
+                    "more: training.batches(..., drop_last=True) leaves a small last batch out, least=2 lets no worker "
+                    "have fewer, where the batch has them and micro_batch lets them be"
+                )
+            raise
         finally:
             reporter.forget()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,7 +48,6 @@ def test_micro_batches_are_in_lockstep_small_enough_and_weigh_one_in_all(total, 
             assert set(micro_batch.indices.tolist()) <= set(batch.tolist())
 
 
-@pytest.mark.xfail(strict=True, reason="a small batch leaves workers one sample or none")
 @given(st.integers(1, 200), sizes, st.one_of(st.none(), st.integers(3, 40)), st.data())
 def test_no_share_is_below_two_where_the_batch_has_two(total, size, micro, chance):
     batch = np.arange(total)
@@ -64,7 +62,6 @@ def test_no_share_is_below_two_where_the_batch_has_two(total, size, micro, chanc
         assert all(len(piece.indices) >= min(2, total) for piece in pieces)
 
 
-@pytest.mark.xfail(strict=True, reason="a small batch leaves workers one sample or none")
 @given(st.integers(1, 200), sizes, st.integers(1, 9), st.one_of(st.none(), st.integers(1, 20)))
 def test_a_share_has_at_least_what_is_asked_for(total, size, least, micro):
     batch = np.arange(total)
