@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import re
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 from jupyter_elastic.platform.imports import after_import, before
@@ -36,6 +38,15 @@ _APPLY = {
     "keras.src.optimizers.base_optimizer": ("BaseOptimizer", "apply"),
     "tf_keras.src.optimizers.optimizer": ("Optimizer", "apply_gradients"),
 }
+_FITS: dict[str, tuple[str, Callable[..., bool]]] = {
+    "xgboost.training": ("train", lambda *_, **__: sys.modules["xgboost"].collective.get_world_size() > 1),
+    "lightgbm.engine": ("train", lambda params, *_, **__: bool({"machines", "num_machines"} & set(params))),
+    "catboost.core": ("CatBoost._fit", lambda *_, **__: False),
+}
+"""What trains a model by itself, and whether it has joined the workers."""
+_ALONE = (
+    "docs/frameworks.md says how xgboost, LightGBM and JAX train one with all of them; or run the cell with --gpus 1."
+)
 _CARRIES = re.compile("reduce|gather|all_to_all|recv")
 """Collectives that may carry gradients. Not broadcasts, by which models begin alike."""
 _PATIENCE = 100
@@ -52,6 +63,10 @@ def guard() -> None:
     after_import("torch.optim.optimizer", _watch_steps)
     for module in ("torch.distributed", "horovod.torch"):
         after_import(module, _count)
+    for module, (call, joined) in _FITS.items():
+        after_import(module, functools.partial(_watch_fit, call, joined))
+    after_import("jax._src.api", _watch_gradients)
+    after_import("jax._src.distributed", _place)
     for module, (kind, method) in _APPLY.items():
         after_import(module, functools.partial(_watch_applies, kind, method))
 
@@ -65,6 +80,42 @@ def _refuse(name: str, instead: str, module: types.ModuleType) -> None:
             )
 
     before(getattr(module, name), "__init__", check)
+
+
+def _watch_fit(call: str, joined: Callable[..., bool], module: types.ModuleType) -> None:
+    kind, _, method = call.rpartition(".")
+    before(
+        getattr(module, kind, module), method, lambda *args, **kwargs: None if joined(*args, **kwargs) else _say(_ALONE)
+    )
+
+
+def _watch_gradients(module: types.ModuleType) -> None:
+    """JAX's `grad` and `value_and_grad`; what they make is called when the cell has joined, if it does."""
+    real: Any = module.value_and_grad
+
+    @functools.wraps(real)
+    def value_and_grad(*args: Any, **kwargs: Any) -> Any:
+        made = types.SimpleNamespace(call=real(*args, **kwargs))
+        before(
+            made, "call", lambda *_, **__: None if _looked or sys.modules["jax"].process_count() > 1 else _say(_ALONE)
+        )
+        return made.call
+
+    setattr(module, "value_and_grad", value_and_grad)  # noqa: B010
+
+
+def _place(module: types.ModuleType) -> None:
+    """Let `jax.distributed.initialize()` find the workers by torchrun's variables, as it finds those of Slurm."""
+    real: Any = module.initialize
+
+    @functools.wraps(real)
+    def initialize(*args: Any, **kwargs: Any) -> None:
+        found = os.environ
+        if not (args or kwargs or "JAX_COORDINATOR_ADDRESS" in found) and "MASTER_PORT" in found:
+            args = f"{found['MASTER_ADDR']}:{found['MASTER_PORT']}", membership.workers(), int(found["RANK"])
+        real(*args, **kwargs)
+
+    setattr(module, "initialize", initialize)  # noqa: B010
 
 
 def _watch_steps(module: types.ModuleType) -> None:
