@@ -11,9 +11,13 @@ import torch
 
 from jupyter_elastic.engines.horovod.groups import HorovodGroup
 from jupyter_elastic.training.group import Array
+from jupyter_elastic.types.errors import EngineError
 
 if TYPE_CHECKING:
     from jupyter_elastic.engines.horovod.worker import HorovodWorker
+
+
+_KNOWN = {getattr(torch, name) for name in "uint8 int8 int32 int64 float16 float32 float64".split()}  # noqa: SIM905
 
 
 class FrameworkGroup(HorovodGroup):
@@ -51,8 +55,7 @@ class FrameworkGroup(HorovodGroup):
     def allreduce(self, tensors: Sequence[Any], *, name: str, mean: bool = False) -> list[Any]:
         """Each tensor's sum or mean over all members, one message for each type and device."""
         by_kind: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
-        # Horovod knows no bfloat16.
-        reduced = [tensor.float() if tensor.dtype == torch.bfloat16 else tensor for tensor in tensors]
+        reduced = [_known(tensor) for tensor in tensors]
         for tensor in reduced:
             by_kind.setdefault((tensor.dtype, tensor.device), []).append(tensor)
         how = hvd.Average if mean else hvd.Sum
@@ -62,4 +65,24 @@ class FrameworkGroup(HorovodGroup):
         ]
         for handle in handles:
             hvd.synchronize(handle)
-        return [tensor.to(given.dtype) for tensor, given in zip(reduced, tensors, strict=True)]
+        return [
+            torch.view_as_complex(tensor).to(given.dtype) if given.is_complex() else tensor.to(given.dtype)
+            for tensor, given in zip(reduced, tensors, strict=True)
+        ]
+
+
+def _known(tensor: torch.Tensor) -> torch.Tensor:
+    """As Horovod takes it: pairs for complex numbers, 32 bits for its other floats.
+
+    Raises:
+        EngineError: Horovod can't add them up.
+    """
+    dense = tensor.layout == torch.strided
+    if tensor.is_complex() and dense:
+        return torch.view_as_real(tensor.to(torch.promote_types(tensor.dtype, torch.complex64)).resolve_conj())
+    if tensor.dtype in _KNOWN and dense:
+        return tensor
+    if not (tensor.is_floating_point() and dense):
+        what = str(tensor.dtype if dense else tensor.layout).removeprefix("torch.")
+        raise EngineError(f"Horovod can't add up tensors of {what}. Run the cell with `--engine torch`.")
+    return tensor.float()

@@ -214,7 +214,6 @@ sums["conjugate"] = torch.view_as_real(
 """
 
 
-@pytest.mark.xfail(strict=True, reason="Horovod's own error for what it can't add up")
 @asynchronous
 async def test_what_horovod_can_not_add_up_goes_as_what_it_can_or_is_refused(folder: Path) -> None:
     async with Bench(Horovod, folder, KINDS, out=("found", "expected", "sums")) as bench:
