@@ -10,7 +10,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 # Many images set it. Nothing here is compiled when it is installed: each process would compile TensorFlow anew, for 15 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo lab test test-fast test-pythons notebook-tools check bench docs pictures clean chromium
+.PHONY: demo lab test test-fast test-newest-torch test-pythons notebook-tools check bench docs pictures clean chromium
 
 demo: $(DONE)/horovod
 	$(BIN)/python scripts/demo.py
@@ -24,6 +24,23 @@ test: $(DONE)/tools
 # What starts no daemon, kernel or browser: under 3 minutes on 2 cores.
 test-fast: $(DONE)/tools
 	$(BIN)/python -m pytest -q -m "not slow"
+
+# What trains with PyTorch, on the newest one, with Horovod built for it: by hand, and before a release (15 minutes).
+NEWEST := .venv-newest-torch
+test-newest-torch: $(NEWEST)/.done
+	$(NEWEST)/bin/python -c "import torch; print('torch', torch.__version__)"
+	$(NEWEST)/bin/python -m pytest -q tests/unit/training/test_torch.py tests/unit/training/test_sharded.py \
+	  tests/live/engine/test_apart.py tests/live/engine/test_native_groups.py tests/live/engine/test_sharded.py \
+	  tests/live/engine/test_torch.py tests/live/engine/test_torch_distributed.py tests/live/engine/test_torchrun.py \
+	  tests/live/training/test_accumulation.py tests/live/training/test_models.py tests/live/training/test_elastic.py
+
+$(NEWEST)/.done: pyproject.toml jupyter_elastic/engines/horovod/build/hvd-cxx
+	@rm -rf $(NEWEST)
+	$(PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/python -m pip install -q --upgrade pip setuptools wheel torch
+	$(NEWEST)/bin/python -m pip install -q -e ".[dev]"
+	MAKEFLAGS= $(NEWEST)/bin/jupyter elastic build-horovod
+	@touch $@
 
 # What needs neither framework nor Horovod, and a cell run from the wheel, on the other Pythons that the package is for.
 PYTHONS ?= python3.12 python3.13
@@ -66,7 +83,7 @@ pictures: $(DONE)/tools
 	$(BIN)/python scripts/pictures.py
 
 clean:
-	rm -rf $(VENV) .venv-peers .venv-docs .venv-pythons .venv-tools site
+	rm -rf $(VENV) $(NEWEST) .venv-peers .venv-docs .venv-pythons .venv-tools site
 
 # A stage has its stamp when what it installed can be imported. One that was cut off begins anew: the first one with an
 # empty environment, the others with what pip has finished. A changed pyproject.toml installs only what is new in it.

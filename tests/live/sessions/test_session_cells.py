@@ -45,6 +45,7 @@ def train(state, until):
         state.commit()
     return round(float(sum(p.double().sum() for p in model.parameters())), 9)
 """
+HOROVOD = pytest.param("horovod", marks=pytest.mark.horovod("torch"))
 EVERYTHING = pytest.mark.skipif(
     "JUPYTER_ELASTIC_TEST_EVERYTHING" not in os.environ, reason="JUPYTER_ELASTIC_TEST_EVERYTHING"
 )
@@ -370,7 +371,7 @@ def test_a_thousand_cells_leave_nothing(session: Session) -> None:
         assert memory < then + 4096, (before, after)
 
 
-@pytest.mark.parametrize("engine", ["torch", "horovod"])
+@pytest.mark.parametrize("engine", ["torch", HOROVOD])
 def test_the_group_is_there_in_each_cell_and_whole_after_an_exception_and_an_interrupt(
     session: Session, engine: str
 ) -> None:
@@ -388,7 +389,7 @@ def test_the_group_is_there_in_each_cell_and_whole_after_an_exception_and_an_int
     assert session.says("print(total(x))") == ["3", "3"]
 
 
-@pytest.mark.parametrize("engine", ["torch", pytest.param("horovod", marks=EVERYTHING)])
+@pytest.mark.parametrize("engine", ["torch", pytest.param("horovod", marks=[EVERYTHING, pytest.mark.horovod("torch")])])
 def test_a_training_goes_on_from_cell_to_cell(session: Session, engine: str) -> None:
     session.run(TRAINING)
     first = session.says("print(train(state, 3))")
@@ -408,7 +409,7 @@ def interrupt_a_training(session: Session) -> None:
     assert session.pool.ended(job).outcome == "cancelled"
 
 
-@pytest.mark.parametrize("engine", ["torch", pytest.param("horovod", marks=EVERYTHING)])
+@pytest.mark.parametrize("engine", ["torch", pytest.param("horovod", marks=[EVERYTHING, pytest.mark.horovod("torch")])])
 def test_an_interrupt_stops_all_ranks_of_a_loop_after_the_same_step(session: Session, engine: str) -> None:
     session.run(TRAINING)
     for _ in range(3):
@@ -440,7 +441,7 @@ def test_an_interrupt_while_the_group_forms_loses_no_session(session: Session, e
 
 
 @EVERYTHING
-@pytest.mark.parametrize("engine", ["torch", "horovod"])
+@pytest.mark.parametrize("engine", ["torch", HOROVOD])
 def test_interrupts_in_a_loop_of_collectives_lose_no_session(session: Session, engine: str) -> None:
     first = session.says(TRAINING + "import os\nprint(os.getpid())")
     for _ in range(40):

@@ -130,6 +130,8 @@ def environment() -> dict[str, str]:
     )
     env["HOROVOD_WITH_PYTORCH" if "torch" in found else "HOROVOD_WITHOUT_PYTORCH"] = "1"
     env["HOROVOD_WITH_TENSORFLOW" if "tensorflow" in found else "HOROVOD_WITHOUT_TENSORFLOW"] = "1"
+    if [int(part) for part in found.get("torch", "0.0").split(".")[:2]] >= [2, 15]:
+        env["JUPYTER_ELASTIC_TORCH_STANDARD"] = "c++20"
     home = cuda_home()
     if home is not None:
         env.update(_cuda_environment(home))
