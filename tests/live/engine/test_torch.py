@@ -170,32 +170,42 @@ import torch
 from jupyter_elastic import training
 from jupyter_elastic.training.membership import choose
 
-def trained(dtype, joined):
-    torch.manual_seed(3)
-    x, y = torch.randn(12, 4, dtype=dtype), torch.randn(12, 1, dtype=dtype)
-    net = torch.nn.Linear(4, 1, dtype=dtype)
-    embedding = torch.nn.Embedding(5, 1, sparse=True, dtype=torch.float32)
-    optimizer = torch.optim.SGD([*net.parameters(), *embedding.parameters()], lr=0.05)
-    def step(xs, ys):
-        optimizer.zero_grad()
-        rows = (xs[:, 0].abs() * 3).long().clamp(max=4)
-        (net(xs) + embedding(rows) - ys).abs().pow(2).mean().backward()
-        optimizer.step()
-    @training.run
-    def fit(state):
-        for state.epoch in state.epochs(3):
-            for xs, ys in training.batches((x, y), 12):
-                step(xs, ys)
-    if joined:
-        fit(training.State(net=net, embedding=embedding, optimizer=optimizer))
-    else:
-        for _ in range(3):
-            step(x, y)
-    return torch.cat([p.detach().reshape(-1) for p in (*net.parameters(), *embedding.parameters())]).tolist()
+KINDS = ("complex64", "complex128", "float64", "bfloat16")
 
-found, expected = {}, {}
-for kind in ("complex64", "complex128", "float64", "bfloat16"):
-    found[kind], expected[kind] = (trained(getattr(torch, kind), joined) for joined in (True, False))
+def made(kind):
+    torch.manual_seed(3)
+    dtype = getattr(torch, kind)
+    net, embedding = torch.nn.Linear(4, 1, dtype=dtype), torch.nn.Embedding(5, 1, sparse=True)
+    both = [*net.parameters(), *embedding.parameters()]
+    return {"net": net, "embedding": embedding, "optimizer": torch.optim.SGD(both, lr=0.05)}
+
+def step(net, embedding, optimizer, numbers):
+    generator = torch.Generator().manual_seed(1)
+    x, y = (torch.randn(12, width, dtype=net.weight.dtype, generator=generator)[numbers] for width in (4, 1))
+    optimizer.zero_grad()
+    (net(x) + embedding(numbers % 5) - y).abs().pow(2).mean().backward()
+    optimizer.step()
+
+def weights(parts):
+    return [v for part in parts.values() if hasattr(part, "parameters") for p in part.parameters()
+            for v in p.detach().reshape(-1).tolist()]
+
+@training.run
+def fit(state):
+    for state.epoch in state.epochs(3):
+        for numbers in training.batches(torch.arange(12), 12):
+            for parts in together.values():
+                step(**parts, numbers=numbers)
+
+together = {kind: made(kind) for kind in KINDS}
+fit(training.State(**{f"{name}_{kind}": part for kind, parts in together.items() for name, part in parts.items()}))
+found = {kind: weights(parts) for kind, parts in together.items()}
+expected = {}
+for kind in KINDS:
+    alone = made(kind)
+    for _ in range(3):
+        step(**alone, numbers=torch.arange(12))
+    expected[kind] = weights(alone)
 
 def total(tensor):
     try:
