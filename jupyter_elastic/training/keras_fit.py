@@ -236,7 +236,8 @@ def _fit(own: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dic
     callbacks = given.arguments["callbacks"] or []
     end = _CommonEnd(group)
     if group.size() > 1 and not given.arguments["validation_split"]:  # that is of arrays
-        end.agree(given.arguments, adapts=bool(version_of(_keras_of(model))))
+        keras_3 = bool(version_of(_keras_of(model)))
+        end.agree(given.arguments, keras_3=keras_3, asks=backend_of(model) == "torch")
     first, last = _callbacks(_keras_of(model).callbacks.Callback, group, end)
     if not isinstance(callbacks, list | tuple):
         if hasattr(callbacks, "callbacks"):
@@ -362,9 +363,10 @@ def _require_same(counts: Any) -> None:
 
 
 class _CommonEnd:
-    """Where a worker's data have no known length, all end an epoch with the first whose data end: they ask each step.
+    """On torch, data of unknown length end an epoch for all workers with the first whose data end: they ask each step.
 
-    Keras reads some batches before the training begins, not equally many on all: for those nobody asks.
+    Keras reads some batches before the training begins, not equally many on all: for those nobody asks. TensorFlow's
+    pipelines have threads of their own, in which no collective may wait: there such data are refused.
     """
 
     def __init__(self, group: Group) -> None:
@@ -373,64 +375,35 @@ class _CommonEnd:
         self.batches = 0
         """Of this epoch, so far."""
 
-    def agree(self, given: dict[str, Any], *, adapts: bool) -> None:
-        """Put data that ask in the place of those that `fit` was given, if somebody's length is unknown.
-
-        `adapts`: it is Keras 3's `fit`, which takes data in adapters of its own.
-        """
+    def agree(self, given: dict[str, Any], *, keras_3: bool, asks: bool) -> None:
+        """Require equal lengths; or, if the workers can ask, put data that do in the place of `fit`'s own."""
         data, steps, length = given["x"], given["steps_per_epoch"], 0
         endless = hasattr(data, "cardinality") and int(data.cardinality()) == -1  # TensorFlow's way to say so
-        if not endless and ((steps or not _has_length(data)) if adapts else not (steps or _has_length(data))):
-            data = given["x"] = _adapted(given) if adapts else data
-            length = (data.num_batches or -1) if adapts else -1
+        if not endless and ((steps and keras_3) or not _has_length(data)):
+            data = given["x"] = _adapted(given) if keras_3 else data
+            length = (data.num_batches or -1) if keras_3 else -1
         lengths = _of_all(self._group, length)
-        self.asked = bool((lengths < 0).any())
-        if self.asked and adapts:
-            given["x"] = self._asking(_adapted(given))
-        elif self.asked and hasattr(data, "element_spec"):
-            given["x"] = self._dataset(data)
-        else:
+        unknown = bool((lengths < 0).any())
+        self.asked = unknown and asks
+        if self.asked:
+            given["x"] = adapter = _adapted(given)
+            kind = type(adapter)
+            own = {"num_batches": None, "get_torch_dataloader": lambda it: self._ask(kind.get_torch_dataloader(it))}
+            adapter.__class__ = type(kind.__name__, (kind,), own)
+        elif not (unknown and steps):
             _require_same(lengths)
 
-    def _asking(self, adapter: Any) -> Any:
-        """An adapter of Keras 3 whose data ask."""
-        kind = type(adapter)
-        instead = {
-            "num_batches": None,
-            "get_tf_dataset": lambda own: self._dataset(kind.get_tf_dataset(own)),
-            "get_torch_dataloader": lambda own: self._batches(kind.get_torch_dataloader(own)),
-        }
-        adapter.__class__ = type(kind.__name__, (kind,), instead)
-        return adapter
-
-    def _batches(self, batches: Iterable[Any]) -> Iterator[Any]:
+    def _ask(self, batches: Iterable[Any]) -> Iterator[Any]:
         for batch in batches:
-            if self._over(False):
+            if self._over(ended=False):
                 return
             yield batch
-        self._over(True)
+        self._over(ended=True)
 
-    def _dataset(self, dataset: Any) -> Any:
-        """The same data set, which asks in TensorFlow's pipeline: the batches stay where they are."""
-        tf: Any = sys.modules["tensorflow"]
-        maybe = tf.experimental.Optional
-        whole = isinstance(dataset.element_spec, tuple)
-        there = dataset.map(lambda *batch: maybe.from_value(batch if whole else batch[0]))
-        asked = there.concatenate(tf.data.Dataset.from_tensors(maybe.empty(dataset.element_spec))).map(
-            lambda batch: (batch, tf.numpy_function(self._over, [tf.logical_not(batch.has_value())], tf.bool))
-        )
-        # Nobody may ask ahead of a step, beside its collectives: TensorFlow lets a last `map` run ahead, no `flat_map`.
-        options = tf.data.Options()
-        options.experimental_optimization.inject_prefetch = False
-        own = asked.take_while(lambda _, over: tf.logical_not(over)).flat_map(
-            lambda batch, _: tf.data.Dataset.from_tensors(batch.get_value())
-        )
-        return own.with_options(options)
-
-    def _over(self, ended: Any) -> bool:
+    def _over(self, *, ended: bool) -> bool:
         """Whether somebody's data have ended; `ended`: whether mine have."""
         if not self.begun:
-            return bool(ended)
+            return ended
         who = np.flatnonzero(_of_all(self._group, float(ended)))
         if 0 < len(who) < self._group.size() and self._group.rank() == 0 and not self._said:
             self._said = True
