@@ -30,8 +30,8 @@ LEAST_FREE = 0.05
 """While a smaller share of the machine's memory is to be had, sessions that are idle end."""
 MOST_NAMES = 10_000
 """Of a session's variables so many are told to the notebook."""
-END_S = 5.0
-"""How long they may take to end before they are killed."""
+END_S = 7.0
+"""How long they may take to end before they are killed; longer than `worker.leaving` gives their objects."""
 _RECORD, _ENDED, _NAMES, _GROUP = "session.json", "ended.json", "names.json", "group.json"
 
 
@@ -273,7 +273,7 @@ def differs(session: Session, sizes: tuple[int, int], engine: str, python: str) 
 
 
 def end_left(folder: SessionFolder, session: Session) -> int:
-    """End the workers of a session that live, at once, for nobody could take up what they would save; how many."""
+    """End the workers of a session that live; how many. Between two cells they close what their cells left open."""
     left = [member.known for member in folder.members(session)]
     for number in (signal.SIGTERM, signal.SIGKILL):
         for known in left:

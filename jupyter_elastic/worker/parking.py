@@ -48,7 +48,15 @@ class Parking:
         self.folder.write_member(seat, self._me)
 
     def wait(self, slot: SlotId = "", pinned: str = "") -> socket.socket | str:
-        """The next cell's connection; or why none will come.
+        """The next cell's connection; or why none will come."""
+        try:
+            with _until_sigterm():
+                return self._wait(slot, pinned)
+        except _Ended:
+            return "it was ended"
+
+    def _wait(self, slot: SlotId, pinned: str) -> socket.socket | str:
+        """`wait`, until a SIGTERM.
 
         Args:
             slot: On whose device it has what is parked.
@@ -123,6 +131,24 @@ class Parking:
 def _of(memory: Any) -> str:
     """What there is of the machine's memory, for a person."""
     return f"{memory.available / 1e9:.1f} of {memory.total / 1e9:.1f} GB"
+
+
+class _Ended(BaseException):
+    """The session's workers were told to end."""
+
+
+@contextlib.contextmanager
+def _until_sigterm() -> Iterator[None]:
+    """Raise `_Ended` at SIGTERM: a parked worker ends as after its last cell, one in a cell at once."""
+
+    def ended(*_: object) -> None:
+        raise _Ended
+
+    before = signal.signal(signal.SIGTERM, ended)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

@@ -451,9 +451,7 @@ def test_interrupts_in_a_loop_of_collectives_lose_no_session(session: Session, e
     assert one == other
 
 
-@pytest.mark.parametrize(
-    "by_command", [False, pytest.param(True, marks=pytest.mark.xfail(strict=True, reason="SIGTERM ends it at once"))]
-)
+@pytest.mark.parametrize("by_command", [False, True])
 def test_what_a_session_leaves_open_is_on_the_disk_at_its_end(
     session: Session, tmp_path: Path, by_command: bool
 ) -> None:
