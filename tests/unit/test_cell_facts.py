@@ -99,6 +99,26 @@ TRUE = {
 }
 
 
+BY_A_CALL = {
+    "import importlib\ndef f():\n    h = importlib.import_module('horovod.torch')\n    h.init()": {"library": True},
+    "from importlib import import_module as load\ndef f(): load('horovod.torch').elastic.run(f)": {
+        "library": True, "elastic": True,
+    },
+    "f = lambda: __import__('torch.distributed').distributed.barrier()": {"torch_distributed": True},
+    "def f():\n    import importlib\n    return importlib.import_module('keras').ops": {"frameworks": ("tensorflow",)},
+    "def f():\n    import importlib\n    return importlib.import_module('json'), 'keras', 'horovod'": {
+        "frameworks": (), "library": False,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.xfail(strict=False, reason="only import statements are followed")
+@pytest.mark.parametrize("source", BY_A_CALL)
+def test_an_import_by_a_call_is_one(source: str) -> None:
+    found = read_cell(pack("print(f)", source), ("horovod", "hvd"))
+    assert {name: getattr(found, name) for name in BY_A_CALL[source]} == BY_A_CALL[source]
+
+
 @pytest.mark.parametrize("source", TRUE)
 def test_what_a_captured_function_or_value_uses_counts(source: str) -> None:
     pytest.importorskip("torch")
