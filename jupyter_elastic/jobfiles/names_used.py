@@ -20,6 +20,8 @@ NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 """What others find by a module's name."""
 _TELLING = re.compile(r"LOCAL_RANK|(tcp|file)://\S*|(localhost|127\.0\.0\.1)(:\d+)?")
 """Texts in a function by which processes find their device or each other."""
+_IMPORTS = (".__import__", "importlib.import_module")
+"""Functions whose first argument is a module; the first gives the package that the module is in."""
 _VARIABLE = re.compile(r"(LOAD|STORE)_(?:FAST|NAME|GLOBAL|DEREF|FROM_DICT_OR_GLOBALS)")
 """Instructions on variables; some Pythons have one for two."""
 
@@ -61,6 +63,9 @@ def in_code(
         word = step.argval
         if step.opname in {"LOAD_CONST", "LOAD_SMALL_INT"}:
             level, names = names, word
+            if name.endswith(_IMPORTS) and isinstance(word, str) and word.replace(".", "").isidentifier():
+                imported = word.partition(".")[0] if name == _IMPORTS[0] else word
+                name = word
         elif step.opname == "IMPORT_NAME":
             name = "." * (level or 0) + word
             module, imported = name + "." * (names is not None), word.partition(".")[0]

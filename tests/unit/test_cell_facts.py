@@ -112,7 +112,6 @@ BY_A_CALL = {
 }  # fmt: skip
 
 
-@pytest.mark.xfail(strict=False, reason="only import statements are followed")
 @pytest.mark.parametrize("source", BY_A_CALL)
 def test_an_import_by_a_call_is_one(source: str) -> None:
     found = read_cell(pack("print(f)", source), ("horovod", "hvd"))
