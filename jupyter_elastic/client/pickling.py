@@ -147,6 +147,10 @@ def _exception(found: Raised) -> BaseException:
                         first.__cause__ = RemoteTraceback(text)
                         break
                     first = first.__cause__
+                if isinstance(problem, StopIteration):  # asyncio's futures take none, and would never be done
+                    told = RuntimeError(f"the function raised {type(problem).__name__}")
+                    told.__cause__ = problem
+                    return told
                 return problem
     return JobFailed(text or f"{found.type}: {found.message}")
 

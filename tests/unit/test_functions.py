@@ -479,10 +479,21 @@ def arrived(problem: BaseException) -> Any:
     return pickling.outcome(files.Result(0, ResultKind.RAISED, raised(problem)))[0]
 
 
+def test_a_stop_iteration_is_told_as_a_generator_tells_it_so_that_nobody_who_awaits_it_waits_for_ever() -> None:
+    class Done(StopIteration):
+        pass
+
+    for problem in (StopIteration(5), Done()):
+        found = arrived(problem)
+        assert type(found) is RuntimeError
+        assert str(found) == f"the function raised {type(problem).__name__}"
+        assert type(found.__cause__) is type(problem)
+
+
 def test_exceptions_with_arguments_of_their_own_keep_their_class_and_all_that_they_say() -> None:
     given: list[BaseException] = [
         BadRow(7, "odd"), Defaults(3), ByName(row=4), NoFile("/tmp/x"), Own("loud"), KeyError("k"), SystemExit(4),
-        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no"), ImportError("no x", name="x", path="/y"), StopIteration(5),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no"), ImportError("no x", name="x", path="/y"),
         json.JSONDecodeError("bad", "{", 1), subprocess.CalledProcessError(3, ["ls"]), PackagingError("no"),
     ]  # fmt: skip
     for problem in given:
@@ -491,7 +502,7 @@ def test_exceptions_with_arguments_of_their_own_keep_their_class_and_all_that_th
         assert (type(found), found.args, str(found)) == (type(problem), problem.args, str(problem))
         assert vars(found) == vars(problem)
     assert (arrived(given[3]).errno, arrived(given[3]).filename) == (2, "/tmp/x")
-    assert (arrived(given[8]).name, arrived(given[9]).value, arrived(given[6]).code) == ("x", 5, 4)
+    assert (arrived(given[8]).name, arrived(given[6]).code) == ("x", 4)
     group = arrived(ExceptionGroup("all", [BadRow(1, "a"), Defaults(2)]))
     assert [str(one) for one in group.exceptions] == ["row 1: a", "2 is empty"]
     assert pickle.loads(dumped([BadRow(7, "odd")]))[0].row == 7
