@@ -400,3 +400,20 @@ def test_data_of_another_library_that_stay_split_and_epochs_that_begin_again_are
             assert len(bench.results()[0]["seen"]) == (20 if done else 21)
 
     asyncio.run(story())
+
+
+def test_a_newcomer_that_cannot_pass_over_a_training_ends_nobody(tmp_path):
+    """Of a native `hvd.elastic.run`, or of a training whose result can't be kept, it learns nothing."""
+
+    async def story():
+        async with Bench(Horovod, tmp_path / "job", NATIVE, out=("found",)) as bench:
+            await bench.launch("h:0")
+            first = await at(bench, 1, 1)
+            await bench.rescale("h:0", "h:1")
+            await at(bench, 1, 1, step=first["step"] + 20)
+            hurry(bench)
+            await bench.ended()
+            assert bench.exit.outcome == "completed", bench.story()
+            assert [(step, rate) for step, rate, _ in bench.results()[0]["found"]] == [(4, 0.05), (60, 0.1)]
+
+    asyncio.run(story())

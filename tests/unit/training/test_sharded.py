@@ -296,3 +296,24 @@ def test_on_several_hosts_it_is_refused_before_anything_is_made(monkeypatch: pyt
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     with pytest.raises(BadRequest, match=r"on several hosts.*jupyter elastic host drain"):
         Factory(lambda _: {}).build(0)
+
+
+def test_a_state_that_is_trained_again_goes_on_from_what_it_was(job):
+    found = []
+
+    @run
+    def train(state):
+        for commits in (True, False):
+            found.append([p.full_tensor().detach().clone() for p in state.model.parameters()])
+            found[-1] += [s["exp_avg"].full_tensor().clone() for s in state.optimizer.state_dict()["state"].values()]
+            if commits:
+                state.commit()
+            step(state)
+        return [p.full_tensor().detach().clone() for p in state.model.parameters()]
+
+    state = State(factory=make)
+    ended = train(state)
+    train(state)
+    assert all(map(torch.equal, found[2][:2], ended)), "what came after the last commit is there too"
+    assert len(found[2]) == 4
+    assert not torch.equal(nothing(State(factory=make)), state.model.weight.full_tensor()), "another one begins anew"
