@@ -78,13 +78,17 @@ class Commits:
                 return found
         return None
 
-    def keep_training(self, number: int, outcome: bytes) -> None:
-        """Keep what became of a training. OSError when there is no room, or all together would be too large."""
-        size = len(outcome) + sum(file.stat().st_size for file in self.disk.parent.glob("training.*"))
-        if size > MOST_KEPT:
+    def write_training(self, number: int, *outcome: bytes | memoryview) -> None:
+        """Write down what became of a training. OSError when there is no room, or all would be too large together."""
+        before = sum(file.stat().st_size for file in self.disk.parent.glob("training.*"))
+        if before + sum(map(len, outcome)) > MOST_KEPT:
             raise OSError(errno.EFBIG, f"with the ones before it is larger than {MOST_KEPT / 2**30:.3g} GiB")
         self.disk.parent.mkdir(mode=0o700, exist_ok=True)
-        private_files.write_private(self.disk.with_name(f"training.{number}"), outcome, sync=True)
+        private_files.write_private(self.disk.with_name(f"training.{number}.last"), *outcome)
+
+    def keep_training(self, number: int) -> None:
+        """From now on that is what became of the training."""
+        self.disk.with_name(f"training.{number}.last").replace(self.disk.with_name(f"training.{number}"))
 
     def training(self, number: int) -> memoryview | None:
         """What became of a training; None: it is not over, or is not kept."""

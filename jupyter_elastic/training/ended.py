@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import struct
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -22,8 +23,9 @@ from jupyter_elastic.training.state import State
 from jupyter_elastic.types.errors import EngineError
 
 _Result = TypeVar("_Result")
-_last: tuple[session.Session, bytes | str] | None = None
-"""On rank 0: what became of the job's last training, or why that can't be kept."""
+_LENGTH = struct.Struct("<Q")
+_last: tuple[session.Session, str] | None = None
+"""On rank 0: a training of this job is over; why it can't be kept what became of it, empty when it is written down."""
 
 
 def once(state: State, group: Group, train: Callable[[], _Result]) -> _Result:
@@ -32,7 +34,6 @@ def once(state: State, group: Group, train: Callable[[], _Result]) -> _Result:
     Raises:
         EngineError: It is over for the other workers, and what became of it was not kept.
     """
-    global _last
     job = session.current
     if job is None:
         return train()
@@ -50,10 +51,10 @@ def once(state: State, group: Group, train: Callable[[], _Result]) -> _Result:
                     "this host: this worker can't come in."
                 ) from None
         except Exception as problem:
-            _last = _outcome(state, group, job, problem, raised=True)
+            _write(state, group, job, problem, raised=True)
             raise
         else:
-            _last = _outcome(state, group, job, value, raised=False)
+            _write(state, group, job, value, raised=False)
             return value
     value, raised = outcome
     if raised:
@@ -62,21 +63,23 @@ def once(state: State, group: Group, train: Callable[[], _Result]) -> _Result:
     return result
 
 
-def _outcome(
-    state: State, group: Group, job: session.Session, value: Any, *, raised: bool
-) -> tuple[session.Session, bytes | str] | None:
-    """What is to be kept of the training, if the cell goes on to another one. An error of it ends nothing."""
-    found = groups()
+def _write(state: State, group: Group, job: session.Session, value: Any, *, raised: bool) -> None:
+    """Write down what is kept if the cell goes on to another training. What can't be ends nothing."""
+    global _last
+    found, why = groups(), ""
     try:
         if raised and found is not None and found.peer_lost(value) is not None:
-            return None
+            return
         if group.rank() if group.elastic else int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            return None
+            return
         if state.sharded:
-            return job, "the objects of a training.State(factory=...) are shards"
-        return job, pickle.dumps((_dumps((value, raised), state), state.encoded()))
+            why = "the objects of a training.State(factory=...) are shards"
+        else:
+            given = _dumps((value, raised), state)
+            job.write_training(_LENGTH.pack(len(given)), given, *state.pieces())
     except Exception as problem:
-        return job, f"{type(problem).__name__}: {problem}"
+        why = f"{type(problem).__name__}: {problem}"
+    _last = job, why
 
 
 def _keep_last(job: session.Session) -> None:
@@ -85,17 +88,12 @@ def _keep_last(job: session.Session) -> None:
     kept, _last = _last, None
     if kept is None or kept[0] is not job:
         return
-    why = kept[1]
-    if isinstance(why, bytes):
-        try:
-            job.keep_training(why)
-        except OSError as problem:
-            why = str(problem)
-        else:
-            return
+    if not kept[1]:
+        job.keep_training()
+        return
     sys.stderr.write(
-        f"note: what training {job.training} of this cell has given can't be kept ({why}). No new worker can come in "
-        "from here on, and a job that is paused trains again from the beginning\n"
+        f"note: what training {job.training} of this cell has given can't be kept ({kept[1]}). No new worker can come "
+        "in from here on, and a job that is paused trains again from the beginning\n"
     )
 
 
@@ -108,12 +106,12 @@ def _taken_up(state: State, job: session.Session) -> tuple[Any, bool] | None:
     if kept is None:
         return None
     try:
-        given, blob = pickle.loads(kept)  # noqa: S301  by rank 0 of this job, in its private folder
-        outcome = _loads(given, state)
+        begin = _LENGTH.size + _LENGTH.unpack_from(kept)[0]
+        outcome = _loads(kept[_LENGTH.size : begin], state)  # by rank 0 of this job, in its private folder
     except Exception as problem:  # not all that can be written can be read
         sys.stderr.write(f"note: what training {job.training} of this cell has given can't be read ({problem})\n")
         return None
-    state.end_as(blob)
+    state.end_as(kept[begin:])
     if in_job()[0] == 0:
         sys.stderr.write(f"note: training {job.training} of this cell was finished before: its result is taken up\n")
     return outcome
@@ -140,7 +138,7 @@ def _dumps(outcome: tuple[Any, bool], state: State) -> bytes:
     return file.getvalue()
 
 
-def _loads(outcome: bytes, state: State) -> tuple[Any, bool]:
+def _loads(outcome: memoryview, state: State) -> tuple[Any, bool]:
     class Unpickler(pickle.Unpickler):
         def persistent_load(self, name: str) -> Any:
             return state.objects()[name]

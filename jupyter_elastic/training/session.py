@@ -54,8 +54,12 @@ class Session(Protocol):
         """The last commit of this job, from whatever attempt; None before the first. It does not change any more."""
         ...
 
-    def keep_training(self, outcome: bytes) -> None:
-        """Keep what became of the present training, which is over. OSError: there is no room."""
+    def write_training(self, *outcome: bytes | memoryview) -> None:
+        """Write down what became of the present training, which is over. OSError: there is no room."""
+        ...
+
+    def keep_training(self) -> None:
+        """The cell goes on to another training: from now on `finished` gives what was written down."""
         ...
 
     def finished(self) -> memoryview | None:

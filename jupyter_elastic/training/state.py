@@ -311,7 +311,7 @@ class State:
         self._save(durable=False)
 
     def _save(self, *, durable: bool) -> None:
-        pieces = self._pieces()
+        pieces = self.pieces()
         _require_whole_group()
         if session.current is None or not _owns_commits():
             self._saved = b"".join(pieces)
@@ -478,9 +478,10 @@ class State:
 
     def encoded(self) -> bytes:
         """Everything, as one blob."""
-        return b"".join(self._pieces())
+        return b"".join(self.pieces())
 
-    def _pieces(self) -> list[commit_blob.Bytes]:
+    def pieces(self) -> list[commit_blob.Bytes]:
+        """Everything, in the pieces of one blob, which are the memory of the objects themselves."""
         _complete(self._parts)
         epoch, passes, done = self._position()
         plain = {name: value for name, value in self._values.items() if name not in self._parts}

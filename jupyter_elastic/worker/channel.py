@@ -227,9 +227,13 @@ class WorkerSession:
         """The last commit of this job."""
         return self._commits.load()
 
-    def keep_training(self, outcome: bytes) -> None:
-        """Keep what became of the present training."""
-        self._commits.keep_training(self.training, outcome)
+    def write_training(self, *outcome: bytes | memoryview) -> None:
+        """Write down what became of the present training."""
+        self._commits.write_training(self.training, *outcome)
+
+    def keep_training(self) -> None:
+        """From now on that is what became of it."""
+        self._commits.keep_training(self.training)
 
     def finished(self) -> memoryview | None:
         """What was kept of the present training. Other hosts than rank 0's have nothing: then all train it again."""

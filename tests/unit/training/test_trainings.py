@@ -236,12 +236,14 @@ def test_progress_says_which_training_it_is_of(alone):
 def test_kept_trainings_have_a_limit_and_go_with_the_job(tmp_path, monkeypatch):
     (tmp_path / "job").mkdir()
     commits = Commits(tmp_path / "job")
-    assert commits.training(1) is None
-    commits.keep_training(1, b"one!")
+    commits.write_training(1, b"one", b"!")
+    assert commits.training(1) is None, "the cell may end with it"
+    commits.keep_training(1)
     commits.release(keep=True)
     assert bytes(commits.training(1)) == b"one!"
+    commits.write_training(2, b"two")
     monkeypatch.setattr("jupyter_elastic.jobfiles.commits.MOST_KEPT", 10)
     with pytest.raises(OSError, match="with the ones before"):
-        commits.keep_training(2, b"too much")
+        commits.write_training(3, b"much")
     commits.release(keep=False)
-    assert commits.training(1) is None
+    assert list((tmp_path / "job" / "commit").iterdir()) == []
