@@ -111,7 +111,11 @@ class _Reader(pickle.Unpickler):
 
 def loads(data: bytes) -> Any:
     """What this user's own worker has pickled into a private folder."""
-    return _Reader(data).load()
+    reader = _Reader(data)
+    try:
+        return reader.load()
+    finally:
+        reader.memo.clear()  # it holds the reader, and what was read, in a ring
 
 
 def outcome(result: Result) -> tuple[BaseException | None, Any]:
