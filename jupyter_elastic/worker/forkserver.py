@@ -40,6 +40,7 @@ def import_ahead(frameworks: Sequence[str]) -> None:
     if torch is not None:
         torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)  # imports torch._dynamo, about a second
     _set.update({name: value for name, value in os.environ.items() if _began.get(name) != value})
+    _set.pop("TORCHINDUCTOR_CACHE_DIR", None)  # torch sets it by the user's TMPDIR, as soon as it needs it
 
 
 def prepare() -> Callable[[socket.socket], int]:

@@ -18,7 +18,6 @@ import signal
 import sys
 import types
 import weakref
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 from jupyter_elastic.worker.display_recorder import recorder
@@ -42,10 +41,8 @@ def install() -> None:
     # What the cell registers is called before, for it comes later; what the forkserver has registered is not called,
     # but for what it registered on behalf of everybody who will use these modules.
     atexit.register(_finish)
-    handlers: list[Callable[[], object]] = [logging.shutdown, weakref.finalize._exitfunc]  # type: ignore[attr-defined]
-    if (util := sys.modules.get("multiprocessing.util")) is not None:
-        handlers.append(util._exit_function)
-    for handler in handlers:
+    processes = getattr(sys.modules.get("multiprocessing.util"), "_exit_function", None)
+    for handler in filter(None, (logging.shutdown, weakref.finalize._exitfunc, processes)):  # type: ignore[attr-defined]
         atexit.unregister(handler)
         atexit.register(handler)
 
@@ -65,7 +62,7 @@ def _finish() -> NoReturn:
     """All that comes after the functions of `atexit`."""
     if os.getpid() == _process:  # else a child of the cell's, which has copies of what is open
         # `atexit` holds what it has called.
-        for step in (_limit, recorder.flush, atexit._clear, _finalize, _flush_c):
+        for step in (_limit, recorder.flush, atexit._clear, _finalize, lambda: ctypes.CDLL(None).fflush(None)):
             with contextlib.suppress(BaseException):
                 step()
     for stream in (sys.stdout, sys.stderr):
@@ -80,9 +77,8 @@ def _limit() -> None:
 
     def over(_: int, frame: types.FrameType | None) -> NoReturn:
         where = f", in {frame.f_code.co_name}, line {frame.f_lineno}" if frame is not None else ""
-        os.write(
-            2, f"note: the end of the cell's objects takes longer than {LIMIT_S:g} s and is cut off{where}\n".encode()
-        )
+        note = f"note: the end of the cell's objects takes longer than {LIMIT_S:g} s and is cut off{where}\n"
+        os.write(2, note.encode())
         signal.signal(signal.SIGALRM, lambda *_: os._exit(_code))
         signal.setitimer(signal.ITIMER_REAL, LAST_S)
         _close_files()
@@ -127,10 +123,6 @@ def _close_files() -> None:
 
 def _open_files() -> list[Any]:
     return [one for one in gc.get_objects() if _writes(one)]
-
-
-def _flush_c() -> None:
-    ctypes.CDLL(None).fflush(None)
 
 
 def _writes(one: Any) -> bool:

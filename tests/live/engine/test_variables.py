@@ -76,4 +76,4 @@ async def test_a_jobs_variables_reach_its_own_workers_only(folder: Path, tmp_pat
         await bench.launch("h:0")
         assert (await bench.ended(150)).outcome == "completed", bench.story()
         cold = bench.results()[0]["everything"]
-    assert cold.keys() ^ results[1]["everything"].keys() <= {"TORCHINDUCTOR_CACHE_DIR"}  # which torch sets itself
+    assert cold.keys() == results[1]["everything"].keys()
