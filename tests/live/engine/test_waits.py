@@ -158,3 +158,38 @@ async def test_a_stopped_worker_without_which_the_job_would_end_is_said_and_may_
         await bench.until(lambda: not bench.engine.waits())
         (folder / "end").touch()
         assert (await bench.ended()).outcome == "completed", bench.story()
+
+
+@pytest.mark.xfail(strict=True, reason="who waits below one line of the cell is not reported")
+@asynchronous
+async def test_two_that_wait_below_one_line_of_the_cell(folder: Path) -> None:
+    """Their data are of unequal length: one is in a step, the other at the end of its epoch."""
+    fit = (
+        "def step(): hvd.allreduce(torch.ones(1), name='step')\n"
+        "def end(): hvd.allreduce(torch.ones(1), name='end')\n"
+        "def fit(batches):\n    for _ in range(batches): step()\n    end()\n"
+    )
+    (folder / "mine.py").write_text("import torch, horovod.torch as hvd\n" + fit)
+    library = "import sys; exec(compile(open('mine.py').read(), '/v/site-packages/mine.py', 'exec'))\n"
+    source = NOTE + HOROVOD + library + "together()\nfit(3 - rank)\n"
+    async with Bench(Horovod, folder, source) as bench:
+        await bench.launch("h:0", "h:1")
+        said = await bench.until(bench.engine.waits)
+        assert re.fullmatch(
+            r"ranks 0 and 1 wait for each other at <In\[1\]>:\d+ since \d+ s: "
+            r"rank 0 in step \(site-packages/mine.py:5\), rank 1 in end \(site-packages/mine.py:6\)",
+            said,
+        ), said
+        await bench.engine.stop("time limit")
+        assert (await bench.ended()).reason == said
+
+
+@pytest.mark.xfail(strict=True, reason="nobody looks for a strategy that does not come up")
+@needs("tensorflow")
+@asynchronous
+async def test_a_strategy_that_waits_for_a_process_that_does_not_come(folder: Path) -> None:
+    come = "if rank == 0: tf.distribute.MultiWorkerMirroredStrategy()\nwhile True: time.sleep(.02)\n"
+    async with Bench(Process, folder, NOTE + "import tensorflow as tf\n" + come) as bench:
+        await bench.launch("h:0", "h:1")
+        said = await bench.until(lambda: "Strategy" in bench.engine.waits() and bench.engine.waits())
+        assert said.startswith("rank 0 waits in MultiWorkerMirroredStrategy since ")

@@ -41,7 +41,6 @@ def held(rank: int, still_s: float = 60.0, where: str = "<In[3]>:7") -> StackRep
             [],
             "ranks 0 and 1 wait for each other since 60 s: rank 0 at <In[3]>:7, rank 1 at <In[3]>:8",
         ),
-        ([held(0), held(1)], [], ""),  # a slow collective of all
         ([held(0, 29.0), StackReport(rank=1, where="a.py:9")], [], ""),
         ([held(0), held(1, 2.0)], [], ""),  # it has come at last
         (
@@ -50,10 +49,94 @@ def held(rank: int, still_s: float = 60.0, where: str = "<In[3]>:7") -> StackRep
             "",
         ),  # both compute
         ([], [0, 1], ""),
+        ([held(0)], [], ""),  # alone
     ],
 )
 def test_sentence(looks: list[StackReport], ended: list[int], words: str) -> None:
     assert sentence(looks, ended, 30.0) == words
+
+
+FIT = ("<In[3]>:7 in <module>", "/v/keras/src/utils/traceback_utils.py:117 in error_handler")
+STEP = ("/v/keras/src/trainers/trainer.py:399 in fit", "/v/keras/src/trainers/trainer.py:233 in train_step")
+END = ("/v/keras/src/trainers/trainer.py:421 in fit", "/v/keras/src/callbacks/list.py:77 in on_epoch_end")
+REDUCE = ("/v/torch/distributed/c10d.py:2810 in all_reduce",)
+
+
+def below(rank: int, *frames: str, where: str = "<In[3]>:7") -> StackReport:
+    """One that is held below a line of the cell; the outermost frame first."""
+    return StackReport(rank=rank, where=where, held=True, still_s=60.0, stack=frames[::-1])
+
+
+LATE = pytest.mark.xfail(strict=True, reason="who waits below one line of the cell is not reported")
+EACH = "ranks 0 and 1 wait for each other at <In[3]>:7 since 60 s: "
+ALL = "ranks 0 and 1 wait at <In[3]>:7 since 60 s, and none is missing: it takes that long, or they are in calls"
+
+
+@LATE
+@pytest.mark.parametrize(
+    ("looks", "words"),
+    [
+        (
+            [below(0, *FIT, *STEP, *REDUCE), below(1, *FIT, *END, *REDUCE)],
+            EACH + "rank 0 in train_step (trainers/trainer.py:399), rank 1 in on_epoch_end (trainers/trainer.py:421)",
+        ),
+        (
+            [below(0, *FIT, *STEP, *REDUCE), below(1, *FIT, STEP[0], *REDUCE)],
+            EACH + "rank 0 in all_reduce (trainers/trainer.py:233), rank 1 in all_reduce (distributed/c10d.py:2810)",
+        ),
+        (
+            [below(0, "<In[3]>:7 in <module>", "/home/ann/mine.py:4 in loop"),
+             below(1, "<In[3]>:7 in <module>", "/home/ann/mine.py:9 in loop")],
+            EACH + "rank 0 in loop (ann/mine.py:4), rank 1 in loop (ann/mine.py:9)",
+        ),
+        ([below(rank, *FIT, *STEP, *REDUCE) for rank in (0, 1)], ALL),
+        ([held(0), held(1)], ALL),
+        (
+            [below(rank, FIT[0], "/v/jupyter_elastic/worker/channel.py:145 in rendezvous") for rank in (0, 1)],
+            "ranks 0 and 1 wait at <In[3]>:7 since 60 s for workers that are still to come",
+        ),
+    ],
+)  # fmt: skip
+def test_all_that_wait_below_one_line(looks: list[StackReport], words: str) -> None:
+    said = sentence(looks, [], 30.0)
+    assert said == words if words != ALL else said.startswith(words)
+
+
+@pytest.mark.xfail(strict=True, reason="nobody looks for a strategy that does not come up")
+@pytest.mark.parametrize("ranks", [(0,), (0, 1)])
+def test_a_strategy_that_does_not_come_up_is_said_before_the_patience_is_over(ranks: tuple[int, ...]) -> None:
+    strategy = "MultiWorkerMirroredStrategy"
+    forming = [StackReport(rank=rank, where="a.py:2", still_s=12.0, forms=strategy) for rank in ranks]
+    others = [StackReport(rank=2, where="a.py:1", still_s=3.0)]
+    who = "rank 0 waits" if ranks == (0,) else "ranks 0 and 1 wait"
+    said = sentence([*forming, *others], [], 30.0)
+    assert said == f"{who} in {strategy} since 12 s, which has not found the other processes"
+    soon = [StackReport(rank=0, where="a.py:2", still_s=9.0, forms=strategy), *others]
+    assert sentence(soon, [], 30.0) == ""
+
+
+@pytest.mark.xfail(strict=True, reason="nobody looks for a strategy that does not come up")
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("collective_all_reduce_strategy.py", "MultiWorkerMirroredStrategy"),
+        ("parameter_server_strategy_v2.py", "ParameterServerStrategy"),
+        ("mirrored_strategy.py", ""),
+    ],
+)
+def test_a_strategy_is_known_by_its_frames(file: str, name: str) -> None:
+    names: dict[str, object] = {"sys": sys}
+    for path, function in (
+        ("/v/site-packages/tensorflow/python/eager/context.py", "ensure_initialized"),
+        (f"/v/site-packages/tensorflow/python/distribute/{file}", "__init__"),
+        ("<In[3]>", "cell"),
+    ):
+        call = "sys._getframe()" if function == "ensure_initialized" else f"{names['last']}()"
+        exec(compile(f"def {function}(): return {call}", path, "exec"), names)
+        names["last"] = function
+    found = describe(names["cell"](), {})  # type: ignore[operator,arg-type]
+    assert found.forms == name
+    assert describe(names["ensure_initialized"](), {}).forms == ""  # type: ignore[operator,arg-type]
 
 
 def test_patience(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,3 +142,14 @@ def test_what_was_asked_for_beside_the_size_is_named() -> None:
     assert "No policy may take all its slots (--no-preempt)." in text
     assert "Its deadline is in 2.0 h." in text
     assert "Its deadline passed 60 s ago." in pool.core.explain(job, pool.job(job).spec.deadline_at + 60)
+
+
+@pytest.mark.xfail(strict=True, reason="the end by a time limit does not say who waited")
+def test_the_end_by_a_time_limit_says_who_waited() -> None:
+    pool = Harness(host("a", 2))
+    job = pool.running(2, max_time_s=30.0)
+    pool.now += 60
+    pool.step(t.Tick)
+    waits = "ranks 0 and 1 wait for each other since 60 s"
+    pool.step(t.ExitReported, job=job, attempt=1, outcome="failed", reason=waits)
+    assert pool.job(job).reason == f"it ran for its time limit of 30 s; give it more with --max-time; {waits}"
