@@ -15,6 +15,12 @@ WAIT_S = 30.0
 """A rank that stands in one collective for so long is reported to wait."""
 LOOKS = 6
 """So often the workers are asked where they are in that time, while the job sends nothing else."""
+FORMS_S = 10.0
+"""A strategy of TensorFlow that has not come up after so long is reported."""
+ALIKE = (
+    "it takes that long, or they are in calls that do not belong together, as where their data are of unequal length "
+    "(give all as many batches, or end together by training.agree)"
+)
 
 
 def patience_s(env: Mapping[str, str]) -> float:
@@ -33,6 +39,11 @@ def sentence(looks: Iterable[StackReport], ended: Sequence[int], patience_s: flo
     `ended` are the ranks whose cell has come to its end. Whoever only computes doesn't wait, however long it takes.
     """
     known = sorted(looks, key=lambda look: look.rank)
+    forming = [look for look in known if look.forms and look.still_s >= min(FORMS_S, patience_s)]
+    if forming:
+        who = f"{_ranks([look.rank for look in forming])} {'waits' if len(forming) == 1 else 'wait'}"
+        since = f"since {max(look.still_s for look in forming):.0f} s"
+        return f"{who} in {forming[0].forms} {since}, which has not found the other processes"
     waiting = [look for look in known if look.held and look.still_s >= patience_s]
     if not waiting:
         return ""
@@ -48,10 +59,36 @@ def sentence(looks: Iterable[StackReport], ended: Sequence[int], patience_s: flo
     if ended:
         has = "has" if len(ended) == 1 else "have"
         return f"{who} at {waiting[0].where} {since}; {_ranks(ended)} {has} come to the end of the cell"
-    if len(waiting) == len(known) and len({look.where for look in waiting}) > 1:
+    if len(waiting) < len(known) or len(known) < 2:
+        return ""
+    where = waiting[0].where
+    if len({look.where for look in waiting}) > 1:
         places = ", ".join(f"rank {look.rank} at {look.where}" for look in waiting[:4])
-        return f"{_ranks([look.rank for look in waiting])} wait for each other {since}: {places}"
-    return ""
+        return f"{who} for each other {since}: {places}"
+    if below := _apart([look.stack[::-1] for look in waiting]):
+        places = ", ".join(f"rank {look.rank} in {place}" for look, place in zip(waiting[:4], below, strict=False))
+        return f"{who} for each other at {where} {since}: {places}"
+    if any("in rendezvous" in frame for frame in waiting[0].stack):
+        return f"{who} at {where} {since} for workers that are still to come"
+    return f"{who} at {where} {since}, and none is missing: {ALIKE}"
+
+
+def _apart(stacks: Sequence[Sequence[str]]) -> list[str]:
+    """Where each of these stacks, the outermost frame first, leaves the others; empty where they are alike."""
+    depth = next((at for at, frames in enumerate(zip(*stacks, strict=False)) if len(set(frames)) > 1), None)
+    if depth is None:
+        return []
+    return [f"{_name(stack[min(depth + 1, len(stack) - 1)])} ({_short(stack[depth])})" for stack in stacks]
+
+
+def _name(frame: str) -> str:
+    """The function of a frame such as `/lib/keras/trainer.py:371 in fit`."""
+    return frame.rpartition(" in ")[2]
+
+
+def _short(frame: str) -> str:
+    """Its line, with the last folder of its file."""
+    return "/".join(frame.rpartition(" in ")[0].split("/")[-2:])
 
 
 def _ranks(numbers: Sequence[int]) -> str:

@@ -37,6 +37,8 @@ class WaitWatch:
     ) -> None:
         self.waits = ""
         """A sentence that says which ranks wait for which; empty while none does."""
+        self.waited = ""
+        """That sentence when the attempt was told to end."""
         self.looks = 0
         """How often the workers were asked."""
         self._patience_s = patience_s
@@ -59,9 +61,8 @@ class WaitWatch:
         self._judge(members, ended)
         self._looked_at = now
         self.looks += 1
-        waited_for = any(member.stack and member.stack.held for member in members)
         for member in members:
-            if member.unanswered and waited_for and member.process:
+            if member.unanswered and member.process:
                 member.process.send(stacks.DUMP)
             member.unanswered += 1
             self._ask(member)
@@ -105,7 +106,9 @@ class WaitWatch:
             with contextlib.suppress(OSError):
                 found = stacks.dumped(pid, member.stack_file, self.labels)
         if found:
-            member.stack = msgspec.structs.replace(last, where=f"{found.where} {LOCKED}", held=False, stack=found.stack)
+            still_s = member.unanswered * self._patience_s / LOOKS
+            where = f"{found.where} {LOCKED}"
+            member.stack = msgspec.structs.replace(found, rank=last.rank, where=where, held=False, still_s=still_s)
             return member.stack
         if LOCKED in last.where:
             return last

@@ -248,7 +248,7 @@ class WorkersEngine:
         """End the attempt; a cancel overtakes a preemption, otherwise the first order counts."""
         if self._over or self._stopping == how or (self._stopping and how == "preempt"):
             return
-        self._stopping, self._reaching = how, False
+        self._stopping, self._reaching, self.watch.waited = how, False, self.watch.waits
         if self._session is not None:
             self._spawn_task(self._interrupt())
         elif how == "preempt":
@@ -716,7 +716,7 @@ class WorkersEngine:
 
     def _outcome(self, cause: Failure | None) -> tuple[Outcome, str]:
         if self._stopping == "time limit":
-            return "failed", "the job ran longer than its time limit"
+            return "failed", self.watch.waited
         if self._stopping == "cancel":
             return "cancelled", ""
         if self._session is not None and self._stopping == "preempt":

@@ -244,6 +244,8 @@ class StackReport(_Message, frozen=True, kw_only=True):
     """The cell's innermost line."""
     held: bool = False
     """It is in a collective."""
+    forms: str = ""
+    """The strategy of TensorFlow that it makes, which waits for the cluster's other processes."""
     still_s: float = 0.0
     """For how long it is known to be in the same call."""
     stack: tuple[str, ...] = ()

@@ -43,6 +43,11 @@ _COLLECTIVE = (
     "/mpi4py/",
 )
 """Files in which a thread that was called by the cell waits for others."""
+_STRATEGIES = {
+    "collective_all_reduce_strategy.py": "MultiWorkerMirroredStrategy",
+    "parameter_server_strategy_v2.py": "ParameterServerStrategy",
+}
+"""By the file that makes it."""
 
 
 class Place(NamedTuple):
@@ -108,7 +113,8 @@ def _as_text(frames: Sequence[Place], labels: Mapping[str, str]) -> StackReport:
     own = next((index for index, one in enumerate(frames) if not is_library(one.file)), None)
     stack = tuple(f"{_place(one, labels)} in {one.name}" for one in frames[:MAX_FRAMES])
     held = any(map(_waits, frames[:own]))
-    return StackReport(where=_place(frames[own or 0], labels) if frames else "", stack=stack, held=held)
+    where = _place(frames[own or 0], labels) if frames else ""
+    return StackReport(where=where, stack=stack, held=held, forms=_forms(frames[:own]))
 
 
 def _place(frame: Place, labels: Mapping[str, str]) -> str:
@@ -118,6 +124,13 @@ def _place(frame: Place, labels: Mapping[str, str]) -> str:
 def is_library(file: str) -> bool:
     """Whether the code of this file is neither the cell's nor a module of its user's."""
     return file.startswith(_LIBRARY) or any(part in file for part in INSTALLED)
+
+
+def _forms(frames: Sequence[Place]) -> str:
+    """The strategy that is made in these frames, if TensorFlow's runtime connects its cluster in the innermost."""
+    connects = bool(frames) and "/tensorflow/python/eager/" in frames[0].file
+    made = [_STRATEGIES.get(Path(one.file).name, "") for one in frames if one.name == "__init__"] if connects else []
+    return "".join(made[-1:])
 
 
 def _waits(frame: Place) -> bool:

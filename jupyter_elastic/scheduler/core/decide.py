@@ -430,7 +430,7 @@ def _outcome(job: Job, report: ExitReported) -> AnyEventData:
     if job.stop == "cancel":
         return JobEnded(job=job.job, outcome="cancelled", reason=job.reason)
     if job.stop == "time limit":
-        return JobEnded(job=job.job, outcome="failed", reason=job.reason)
+        return JobEnded(job=job.job, outcome="failed", reason="; ".join(filter(None, (job.reason, reason))))
     if outcome in ("failed", "cancelled"):
         return JobEnded(job=job.job, outcome=outcome, reason=reason)
     if job.stop == "preempt":

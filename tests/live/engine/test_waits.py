@@ -160,7 +160,6 @@ async def test_a_stopped_worker_without_which_the_job_would_end_is_said_and_may_
         assert (await bench.ended()).outcome == "completed", bench.story()
 
 
-@pytest.mark.xfail(strict=True, reason="who waits below one line of the cell is not reported")
 @asynchronous
 async def test_two_that_wait_below_one_line_of_the_cell(folder: Path) -> None:
     """Their data are of unequal length: one is in a step, the other at the end of its epoch."""
@@ -184,7 +183,6 @@ async def test_two_that_wait_below_one_line_of_the_cell(folder: Path) -> None:
         assert (await bench.ended()).reason == said
 
 
-@pytest.mark.xfail(strict=True, reason="nobody looks for a strategy that does not come up")
 @needs("tensorflow")
 @asynchronous
 async def test_a_strategy_that_waits_for_a_process_that_does_not_come(folder: Path) -> None:

@@ -67,12 +67,10 @@ def below(rank: int, *frames: str, where: str = "<In[3]>:7") -> StackReport:
     return StackReport(rank=rank, where=where, held=True, still_s=60.0, stack=frames[::-1])
 
 
-LATE = pytest.mark.xfail(strict=True, reason="who waits below one line of the cell is not reported")
 EACH = "ranks 0 and 1 wait for each other at <In[3]>:7 since 60 s: "
 ALL = "ranks 0 and 1 wait at <In[3]>:7 since 60 s, and none is missing: it takes that long, or they are in calls"
 
 
-@LATE
 @pytest.mark.parametrize(
     ("looks", "words"),
     [
@@ -102,7 +100,6 @@ def test_all_that_wait_below_one_line(looks: list[StackReport], words: str) -> N
     assert said == words if words != ALL else said.startswith(words)
 
 
-@pytest.mark.xfail(strict=True, reason="nobody looks for a strategy that does not come up")
 @pytest.mark.parametrize("ranks", [(0,), (0, 1)])
 def test_a_strategy_that_does_not_come_up_is_said_before_the_patience_is_over(ranks: tuple[int, ...]) -> None:
     strategy = "MultiWorkerMirroredStrategy"
@@ -115,7 +112,6 @@ def test_a_strategy_that_does_not_come_up_is_said_before_the_patience_is_over(ra
     assert sentence(soon, [], 30.0) == ""
 
 
-@pytest.mark.xfail(strict=True, reason="nobody looks for a strategy that does not come up")
 @pytest.mark.parametrize(
     ("file", "name"),
     [

@@ -144,7 +144,6 @@ def test_what_was_asked_for_beside_the_size_is_named() -> None:
     assert "Its deadline passed 60 s ago." in pool.core.explain(job, pool.job(job).spec.deadline_at + 60)
 
 
-@pytest.mark.xfail(strict=True, reason="the end by a time limit does not say who waited")
 def test_the_end_by_a_time_limit_says_who_waited() -> None:
     pool = Harness(host("a", 2))
     job = pool.running(2, max_time_s=30.0)
