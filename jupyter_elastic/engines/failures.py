@@ -44,6 +44,11 @@ class Failures:
         """Whether one of them can be the cause of the others; else its news may still be on the way."""
         return min(weight for weight, _ in self._all) < Weight.BROKEN_GROUP
 
+    @property
+    def killed(self) -> bool:
+        """Whether a worker was killed."""
+        return any(weight is Weight.GONE for weight, _ in self._all)
+
     def cause(self, ended: Iterable[int] = ()) -> Failure:
         """The failure nearest to the cause, with a line for each other rank. `ended`: ranks whose cell is through."""
         _, cause = min(self._all, key=lambda entry: (entry[0], entry[1].rank))

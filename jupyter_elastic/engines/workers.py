@@ -522,6 +522,7 @@ class WorkersEngine:
             case messages.Failed() | messages.Interrupted() if self._spares(member, _raised(message)):
                 pass
             case messages.Failed(echo=echo):
+                echo = echo or self._another_died(member)
                 self._fail(Weight.BROKEN_GROUP if echo else Weight.RAISED, _raised(message))
             case messages.Interrupted() if not (
                 self._stopping or member.doomed
@@ -647,6 +648,12 @@ class WorkersEngine:
             message = f"{death.message}; workers died again and again {since}"
             death = msgspec.structs.replace(death, message=message)
         self._fail(weight, death)
+
+    def _another_died(self, member: Member) -> bool:
+        """Whether another worker's process has ended, or was killed before: what comes after that explains nothing."""
+        others = [m for m in self.members.values() if m is not member and not (m.done or m.doomed)]
+        known = [m.process.known for m in others if m.process is not None and m.process.known is not None]
+        return self._failures.killed or len(processes.living(known)) < len(known)
 
     def _death(self, member: Member, code: int | None) -> tuple[Weight, Failure]:
         text = deaths.describe(member.rank, code, oom=deaths.oom_kills() > self._oom_kills)

@@ -35,7 +35,6 @@ def cell(echo: str = "ValueError('all_gather failed: connection closed by peer')
     return NOTE + SOCKETS.replace("ECHO", echo).replace("END", end)
 
 
-@pytest.mark.xfail(strict=True, reason="any exception outweighs a death")
 @pytest.mark.parametrize("echo", ["ValueError('closed by peer')", "GroupError()", "SystemExit('a rank is missing')"])
 @asynchronous
 async def test_a_death_explains_what_another_rank_raises_after_it(folder: Path, echo: str) -> None:
