@@ -25,8 +25,8 @@ CELLS, POOL, TRAINING = (ROOT / "docs" / f"{name}.md" for name in ("cells", "run
 OF_A_STATE = {"epoch", "epochs", "step", "samples", "seen", "log", "history", "commit", "save", "restore"}
 """What a cell uses of a `training.State`."""
 CALLED_BY_OTHERS = {
-    "begin", "build", "check_host_updates", "decode", "drop", "encoded", "framework", "logical_workers", "on_leave",
-    "on_reset", "passed", "require_logical", "sharded", "sync", "wanted",
+    "begin", "build", "check_host_updates", "decode", "drop", "encoded", "end_as", "framework", "logical_workers",
+    "objects", "on_leave", "on_reset", "passed", "pieces", "require_logical", "sharded", "sync", "wanted",
 }  # fmt: skip
 """What Horovod's elastic loop and the rest of `training` use of it."""
 
