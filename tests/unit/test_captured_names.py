@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -224,3 +226,36 @@ def test_keras_models_with_parts_of_the_notebook_travel_both_ways() -> None:
     assert after["found"] == 8.0
     back = pickle.loads(unpack(results.pack({"model": after["model"]})).pickles[0][1])["model"]
     assert float(back(sys.modules["numpy"].ones((1, 1)))[0, 0]) == 8.0
+
+
+REGISTRY = """
+made = []
+class Base:
+    def __init_subclass__(cls):
+        made.append(cls)
+        found[cls.__name__] = cls
+found = {}
+class A(Base):
+    pass
+class B(A):
+    pass
+"""
+READ = """
+import io, pathlib, sys
+from jupyter_elastic.jobfiles.payload import load_names
+namespace = {}
+namespace.update(load_names(io.BytesIO(pathlib.Path(sys.argv[1]).read_bytes()), namespace))
+found, made = namespace["found"], namespace["made"]
+print(found["A"] is namespace["A"], found["B"] is namespace["B"], set(made) == {namespace["A"], namespace["B"]})
+"""
+
+
+@pytest.mark.xfail(strict=True, reason="cloudpickle makes a class twice that its own base's registry holds")
+def test_a_class_that_its_base_keeps_in_a_registry_is_made_once_in_a_worker(tmp_path: Path) -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(REGISTRY, namespace)
+    payload = capture.package("print(A, B, found, made)", namespace, filename="<In[1]>").payload
+    (tmp_path / "names").write_bytes(payload.names)
+    read = [sys.executable, "-c", READ, str(tmp_path / "names")]
+    done = subprocess.run(read, capture_output=True, text=True, check=False)
+    assert done.stdout == "True True True\n", done.stderr
