@@ -10,6 +10,7 @@ import functools
 import io
 import pickle
 import shutil
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -130,6 +131,8 @@ class _Unpickler(pickle.Unpickler):
                 return functools.partial(self._make, found)
             if name == "_function_setstate":
                 return functools.partial(self._fill, found)
+            if name.startswith("_make_skeleton_"):
+                return functools.partial(_once, found, sys.modules[module])
         return found
 
     def _make(self, make: Callable[..., Any], code: Any, globals_: dict[str, Any], *more: Any) -> Any:
@@ -142,6 +145,12 @@ class _Unpickler(pickle.Unpickler):
             read = state[1]["__globals__"]
             state[1]["__globals__"] = {name: value for name, value in read.items() if name not in self._namespace}
         fill(function, state)
+
+
+def _once(make: Callable[..., Any], cloudpickle: Any, *args: Any) -> Any:
+    """The class of an id. cloudpickle makes another each time that it is read, which a base may keep in a registry."""
+    here = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(args[-2])
+    return make(*args) if here is None else here
 
 
 def create_job_folder(payload: Payload, root: Path, folder_copy: bytes = b"") -> Path:

@@ -250,7 +250,6 @@ print(found["A"] is namespace["A"], found["B"] is namespace["B"], set(made) == {
 """
 
 
-@pytest.mark.xfail(strict=True, reason="cloudpickle makes a class twice that its own base's registry holds")
 def test_a_class_that_its_base_keeps_in_a_registry_is_made_once_in_a_worker(tmp_path: Path) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec(REGISTRY, namespace)
