@@ -140,7 +140,9 @@ def _training(state: State, group: Group) -> Iterator[None]:
             reporter.flush()
         except Exception as problem:
             taken = context.given
-            if taken is not None and len(taken.indices) == 1 < taken.batch:
+            # Of a whole batch of one sample it is said for PyTorch's BatchNorm alone, by its words.
+            least = 0 if "more than 1 value" in str(problem) else 1
+            if taken is not None and len(taken.indices) == 1 and taken.batch > least:
                 problem.add_note(
                     f"note: this worker had 1 sample of a batch of {taken.batch} here, and BatchNorm, for one, needs "
                     "more: training.batches(..., drop_last=True) leaves a small last batch out, least=2 lets no worker "

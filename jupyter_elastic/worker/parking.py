@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -144,6 +145,9 @@ def _until_sigterm() -> Iterator[None]:
     def ended(*_: object) -> None:
         raise _Ended
 
+    if threading.current_thread() is not threading.main_thread():  # which alone hears signals
+        yield
+        return
     before = signal.signal(signal.SIGTERM, ended)
     try:
         yield

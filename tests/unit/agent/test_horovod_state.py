@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -38,7 +39,9 @@ class Watched:
     has_state = lost_a_peer = False
 
     def __init__(self, folder: Path, reset: Callable[[], None] = lambda: None) -> None:
-        self.session = WorkerSession(cast("Any", None), "horovod", folder)
+        self.session = WorkerSession(
+            cast("Any", SimpleNamespace(start=SimpleNamespace(newcomer=False))), "horovod", folder
+        )
         self.reset = reset
 
 
