@@ -51,12 +51,7 @@ _SETTINGS: tuple[tuple[str, str, Callable[[Any], object], object], ...] = (
     ("keras", "keras.config.set_image_data_format", lambda k: k.config.image_data_format(), "channels_last"),
     ("tensorflow", "tf.config.run_functions_eagerly", lambda tf: tf.config.functions_run_eagerly(), False),
     ("jax", "jax_enable_x64", lambda jax: jax.config.jax_enable_x64, False),
-    (
-        "numpy",
-        "np.set_printoptions",
-        lambda np: _differ(np.get_printoptions(), {"precision": 8, "suppress": False}),
-        "",
-    ),
+    ("numpy", "np.set_printoptions", lambda np: _differ(np.get_printoptions(), _NUMPY), ""),
     ("numpy", "np.seterr", lambda np: _differ(np.geterr(), {"divide": "warn", "over": "warn", "invalid": "warn"}), ""),
     ("pandas", "pd.set_option", lambda pd: _differ(*_options(pd)), ""),
     ("sklearn", "sklearn.set_config", lambda sklearn: _differ(sklearn.get_config(), _SKLEARN), ""),
