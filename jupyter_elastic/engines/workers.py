@@ -352,7 +352,8 @@ class WorkersEngine:
         if self.machine.restarts and not self.members:
             self._begin_again()
         near = self._on_host(fork.slot)
-        local_rank = environment.smallest_free({other.local_rank for other in near})
+        taken = {other.local_rank for other in near if not self.machine.removed(other.name)}  # they take time to end
+        local_rank = environment.smallest_free(taken)
         member = Member(fork.name, fork.slot, self._rank_of(fork), local_rank=local_rank, newcomer=fork.newcomer)
         hand = self.hosts.of(fork.slot)
         if self._session is not None:

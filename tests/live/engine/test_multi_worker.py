@@ -9,7 +9,13 @@ from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.process import Process
 from tests.live.engine.bench import Bench, asynchronous, needs
 
-NAMED = "import os\nfound = os.environ.get('TF_CONFIG')\n# MultiWorkerMirroredStrategy\n"
+NAMED = """
+import os
+found = os.environ.get('TF_CONFIG')
+def strategy():
+    import tensorflow
+    return tensorflow.distribute.MultiWorkerMirroredStrategy()
+"""
 FIT = """
 import tensorflow as tf, tf_keras, numpy
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
@@ -36,7 +42,7 @@ async def test_tf_config_names_every_worker(folder: Path) -> None:
 
 @asynchronous
 async def test_other_cells_have_no_tf_config(folder: Path) -> None:
-    async with Bench(Process, folder, NAMED.replace("# Multi", "# Single"), out=("found",)) as bench:
+    async with Bench(Process, folder, NAMED.replace("MultiWorkerMirrored", "OneDevice"), out=("found",)) as bench:
         await bench.launch("h:0", "h:1")
         assert (await bench.ended()).outcome == "completed"
         assert [result["found"] for result in bench.results().values()] == [None, None]
