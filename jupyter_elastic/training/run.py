@@ -176,7 +176,9 @@ def warm_up_step(
     except StepWarmedUp:
         pass
     except Exception as problem:
-        if not any(_ALONE.search(frame.filename) for frame in traceback.extract_tb(problem.__traceback__)):
+        own = getattr(sys.modules.get(type(group).__module__), "__file__", None)
+        files = [frame.filename for frame in traceback.extract_tb(problem.__traceback__)]
+        if not any(file == own or _ALONE.search(file) for file in files):
             raise
         sys.stderr.write(f"(the private first step ended early: {type(problem).__name__}: {problem})\n")
     finally:

@@ -84,7 +84,7 @@ def test_it_trains_one_model_through_a_grow_and_a_death(toy: type[Engine], tmp_p
             await attempt.running()
             await attempt.until(lambda: attempt.of(RunningReported)[-1].elastic)
             await attempt.rescale("host:0", "host:1")
-            assert (await attempt.running()).slots == ("host:0", "host:1")
+            assert (await attempt.running()).slots == ("host:0", "host:1"), attempt.reports
             await attempt.until(lambda: sizes()[-1:] == [2])
             os.kill(attempt.engine.pids()[-1][0], signal.SIGKILL)
             await attempt.until(lambda: attempt.of(ReplacementReported))
