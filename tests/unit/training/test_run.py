@@ -212,21 +212,26 @@ def test_batches_that_can_not_be_are_refused(given, said):
         training.batches(list(range(5)), 8, **given)
 
 
+BATCH_NORM = "Expected more than 1 value per channel when training"
+
+
 @pytest.mark.parametrize(
-    ("samples", "micro_batch", "noted"),
+    ("samples", "micro_batch", "error", "noted"),
     [
-        (4, 1, True),
-        (1, None, False),
-        (4, 2, False),
+        (4, 1, BATCH_NORM, True),
+        (4, 1, "another", True),
+        (1, None, BATCH_NORM, True),
+        (1, None, "another", False),
+        (4, 2, BATCH_NORM, False),
     ],
 )
-def test_an_error_where_a_share_has_one_sample_says_so(samples, micro_batch, noted):
+def test_an_error_where_a_share_has_one_sample_says_so(samples, micro_batch, error, noted):
     @training.run
     def train(_state):
         for _ in training.batches(list(range(samples)), 8, micro_batch=micro_batch):
-            raise ValueError("Expected more than 1 value per channel when training")
+            raise ValueError(error)
 
-    with pytest.raises(ValueError, match="Expected more") as caught:
+    with pytest.raises(ValueError, match=error) as caught:
         train(State())
     notes = getattr(caught.value, "__notes__", [])
     assert ("least=2" in "".join(notes)) is noted
