@@ -27,6 +27,7 @@ from jupyter_elastic.jobfiles import code_by_value
 from jupyter_elastic.jobfiles import functions as files
 from jupyter_elastic.jobfiles.functions import Body, Piece, Raised, Result, ResultKind
 from jupyter_elastic.jobfiles.names_used import globals_read
+from jupyter_elastic.jobfiles.payload import ClassUnpickler
 from jupyter_elastic.types.errors import BadRequest, ElasticError, JobFailed, PackagingError, described
 
 _FRAME = re.compile(r'  File "(.*)", line (\d+), in ')
@@ -85,33 +86,20 @@ class RemoteTraceback(Exception):
         return f"\n{self.args[0]}"
 
 
-class _Reader(pickle.Unpickler):
+class _Reader(ClassUnpickler):
     """Leaves the classes that this process has as they are; cloudpickle sets all their attributes anew."""
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__(io.BytesIO(data))
-        self._here: list[Any] = []
 
     def find_class(self, module: str, name: str, /) -> Any:
         found = super().find_class(module, name)
-        if module == cloudpickle.__name__ and name.startswith("_make_skeleton_"):
-            return functools.partial(self._skeleton, found)
         return self._set_state if found is cloudpickle._class_setstate else found
 
-    def _skeleton(self, make: Callable[..., Any], *args: Any) -> Any:
-        here = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(args[-2])
-        if here is None:
-            return make(*args)
-        self._here.append(here)
-        return here
-
     def _set_state(self, kind: Any, state: Any) -> Any:
-        return kind if any(kind is here for here in self._here) else cloudpickle._class_setstate(kind, state)
+        return kind if any(kind is one for one in self.here) else cloudpickle._class_setstate(kind, state)
 
 
 def loads(data: bytes) -> Any:
     """What this user's own worker has pickled into a private folder."""
-    reader = _Reader(data)
+    reader = _Reader(io.BytesIO(data))
     try:
         return reader.load()
     finally:

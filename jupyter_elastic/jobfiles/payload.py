@@ -116,7 +116,34 @@ def load_names(file: IO[bytes], namespace: dict[str, Any]) -> dict[str, Any]:
     return names
 
 
-class _Unpickler(pickle.Unpickler):
+class ClassUnpickler(pickle.Unpickler):
+    """Takes a class by its id where this process has it.
+
+    cloudpickle makes another each time that it is read, and throws it away when its base may have put it into a
+    registry.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file)
+        self.here: list[Any] = []
+        """The classes that were there before."""
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        """The function or class of this name, for cloudpickle's ones that make a class one that looks first."""
+        found = super().find_class(module, name)
+        if module.startswith("cloudpickle") and name.startswith("_make_skeleton_"):
+            return functools.partial(self._known, found, sys.modules[module])
+        return found
+
+    def _known(self, make: Callable[..., Any], cloudpickle: Any, *args: Any) -> Any:
+        found = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(args[-2])
+        if found is None:
+            return make(*args)
+        self.here.append(found)
+        return found
+
+
+class _Unpickler(ClassUnpickler):
     """Makes the notebook's functions with another dict as their globals than cloudpickle does, which makes one."""
 
     def __init__(self, file: IO[bytes], namespace: dict[str, Any]) -> None:
@@ -124,15 +151,14 @@ class _Unpickler(pickle.Unpickler):
         self._namespace = namespace
         self._sent: dict[str, Any] | None = None
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str, /) -> Any:
+        """The same for those that make a function."""
         found = super().find_class(module, name)
         if module.startswith("cloudpickle"):
             if name == "_make_function":
                 return functools.partial(self._make, found)
             if name == "_function_setstate":
                 return functools.partial(self._fill, found)
-            if name.startswith("_make_skeleton_"):
-                return functools.partial(_once, found, sys.modules[module])
         return found
 
     def _make(self, make: Callable[..., Any], code: Any, globals_: dict[str, Any], *more: Any) -> Any:
@@ -145,12 +171,6 @@ class _Unpickler(pickle.Unpickler):
             read = state[1]["__globals__"]
             state[1]["__globals__"] = {name: value for name, value in read.items() if name not in self._namespace}
         fill(function, state)
-
-
-def _once(make: Callable[..., Any], cloudpickle: Any, *args: Any) -> Any:
-    """The class of an id. cloudpickle makes another each time that it is read, which a base may keep in a registry."""
-    here = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(args[-2])
-    return make(*args) if here is None else here
 
 
 def create_job_folder(payload: Payload, root: Path, folder_copy: bytes = b"") -> Path:

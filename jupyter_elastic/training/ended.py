@@ -8,7 +8,6 @@ cell from its top later (a newcomer, or a job that begins anew) takes that up in
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import struct
 import sys
@@ -19,7 +18,7 @@ from jupyter_elastic.jobfiles import code_by_value
 from jupyter_elastic.training import session
 from jupyter_elastic.training.group import Group, Overtaken
 from jupyter_elastic.training.membership import groups, in_job
-from jupyter_elastic.training.state import State
+from jupyter_elastic.training.state import State, owns_commits
 from jupyter_elastic.types.errors import EngineError
 
 _Result = TypeVar("_Result")
@@ -70,7 +69,7 @@ def _write(state: State, group: Group, job: session.Session, value: Any, *, rais
     try:
         if raised and found is not None and found.peer_lost(value) is not None:
             return
-        if group.rank() if group.elastic else int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        if not owns_commits(group):
             return
         if state.sharded:
             why = "the objects of a training.State(factory=...) are shards"

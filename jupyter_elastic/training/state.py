@@ -313,7 +313,7 @@ class State:
     def _save(self, *, durable: bool) -> None:
         pieces = self.pieces()
         _require_whole_group()
-        if session.current is None or not _owns_commits():
+        if session.current is None or not owns_commits(context.group):
             self._saved = b"".join(pieces)
             return
         try:
@@ -359,7 +359,7 @@ class State:
         if self._factory is not None:
             return  # all members have kept their shards together
         self._saved, self._left = None, True
-        if _owns_commits():
+        if owns_commits(context.group):
             self._save(durable=False)
 
     def sync(self) -> None:
@@ -459,7 +459,7 @@ class State:
         _torch().require_logical(part.value for part in self._parts.values())
 
     def _load_first(self) -> None:
-        if session.current is None or not _owns_commits():
+        if session.current is None or not owns_commits(context.group):
             return
         kept = session.current.load()
         if kept is not None and _training_of(kept) == _training():
@@ -546,7 +546,7 @@ class State:
             part.reset()
         self._in_epochs = self._iteration = None
         context.begin_step()
-        if self._unplaced == self.epoch and not (self._pass or self._done) and _owns_commits():
+        if self._unplaced == self.epoch and not (self._pass or self._done) and owns_commits(context.group):
             self._unplaced = -1  # and no other one is spoken of
             sys.stderr.write(
                 f"note: epoch {self.epoch} begins again: its data came neither by training.batches nor by fit, so that "
@@ -676,10 +676,10 @@ def _require_whole_group() -> None:
         context.interrupt(lost)
 
 
-def _owns_commits() -> bool:
+def owns_commits(group: Group | None) -> bool:
     """Whether this worker's commits are the job's; workers without a group train apart and have none in common."""
-    if context.group is not None and context.group.elastic:
-        return context.group.rank() == 0
+    if group is not None and group.elastic:
+        return group.rank() == 0
     return int(os.environ.get("WORLD_SIZE", "1")) == 1
 
 

@@ -89,12 +89,17 @@ class JobCancelled(ElasticError):
     code = "job_cancelled"
 
 
-def described(problem: BaseException) -> str:
-    """`ValueError: no row 7`: type and message of somebody's exception, whose `__str__` may raise anything."""
+def message_of(problem: BaseException) -> str:
+    """The message of somebody's exception, whose `__str__` may raise anything."""
     try:
-        text = " ".join(str(problem).split())
+        return str(problem)
     except BaseException as another:
-        text = f"<its message can't be made: {type(another).__name__}>"
+        return f"<its message can't be made: {type(another).__name__}>"
+
+
+def described(problem: BaseException) -> str:
+    """`ValueError: no row 7`: type and message of somebody's exception, in a line."""
+    text = " ".join(message_of(problem).split())
     return f"{type(problem).__name__}: {text}" if text else type(problem).__name__
 
 

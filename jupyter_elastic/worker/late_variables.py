@@ -22,7 +22,7 @@ def watch(labels: Mapping[str, str]) -> None:
     global _labels
     _labels = labels
     put = os.putenv
-    own = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy", "")  # noqa: SIM112 - gRPC.s spelling
+    own = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy", "")  # noqa: SIM112 - gRPC's spelling
 
     def putenv(name: str | bytes, value: str | bytes) -> None:
         _look(os.fsdecode(name), os.fsdecode(value))

@@ -49,7 +49,12 @@ class Parking:
         self.folder.write_member(seat, self._me)
 
     def wait(self, slot: SlotId = "", pinned: str = "") -> socket.socket | str:
-        """The next cell's connection; or why none will come."""
+        """The next cell's connection; or why none will come, as when a SIGTERM ends the session.
+
+        Args:
+            slot: On whose device it has what is parked.
+            pinned: Why the session keeps that slot meanwhile; empty: it doesn't.
+        """
         try:
             with _until_sigterm():
                 return self._wait(slot, pinned)
@@ -57,12 +62,6 @@ class Parking:
             return "it was ended"
 
     def _wait(self, slot: SlotId, pinned: str) -> socket.socket | str:
-        """`wait`, until a SIGTERM.
-
-        Args:
-            slot: On whose device it has what is parked.
-            pinned: Why the session keeps that slot meanwhile; empty: it doesn't.
-        """
         session = self.folder.read()
         if session is None:
             return "it was ended"

@@ -10,20 +10,12 @@ import traceback
 from collections.abc import Mapping
 
 from jupyter_elastic.platform.python_path import PACKAGE
-from jupyter_elastic.types.errors import ElasticError
+from jupyter_elastic.types.errors import ElasticError, message_of
 
 DEATH_TOLD_S = 1.0
 """How long a cell's SIGCHLD handler has to say which death broke a read: its pipe ends a moment before its parent is
 told."""
 _OURS = str(PACKAGE) + os.sep
-
-
-def said(problem: BaseException) -> str:
-    """Its message, if it has one: what the cell raises may fail at that too."""
-    try:
-        return str(problem)
-    except BaseException as another:
-        return f"<its message can't be made: {type(another).__name__}>"
 
 
 def text_of(problem: BaseException, cell: str, labels: Mapping[str, str]) -> str:
@@ -78,4 +70,4 @@ def is_echo(problem: BaseException) -> bool:
     kinds = [getattr(torch, name, None) for name in ("DistNetworkError", "DistStoreError")]
     kinds += [getattr(tensorflow, name, None) for name in ("UnavailableError", "AbortedError")]
     known = tuple(kind for kind in kinds if kind is not None)
-    return isinstance(problem, known) or (type(problem) is RuntimeError and "gloo/transport" in said(problem))
+    return isinstance(problem, known) or (type(problem) is RuntimeError and "gloo/transport" in message_of(problem))

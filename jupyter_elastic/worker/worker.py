@@ -37,7 +37,7 @@ from jupyter_elastic.protocol import worker as messages
 from jupyter_elastic.protocol.slot_agent import Enter
 from jupyter_elastic.training import accelerate, apart, guards, lightning, samplers, splits
 from jupyter_elastic.training import session as training_session
-from jupyter_elastic.types.errors import ElasticError
+from jupyter_elastic.types.errors import ElasticError, message_of
 from jupyter_elastic.worker import (
     display,
     environment,
@@ -166,7 +166,7 @@ class Worker:
         except KeyboardInterrupt as problem:
             self._output.follow(self._rank)
             text = tracebacks.text_of(problem, self._cell, self._labels)[-MAX_TRACEBACK:]
-            message = tracebacks.said(problem)[:MAX_TRACEBACK]
+            message = message_of(problem)[:MAX_TRACEBACK]
             self._channel.send(
                 messages.Interrupted(rank=self._rank, error="KeyboardInterrupt", message=message, traceback=text)
             )
@@ -431,7 +431,7 @@ class Worker:
             messages.Failed(
                 rank=self._rank,
                 error=kind,
-                message=(tracebacks.said(problem) + self._late_hint(problem))[:MAX_TRACEBACK],
+                message=(message_of(problem) + self._late_hint(problem))[:MAX_TRACEBACK],
                 traceback=text[-MAX_TRACEBACK:],
                 broken_group=broken,
                 echo=broken or tracebacks.is_echo(problem),

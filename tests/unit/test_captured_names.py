@@ -9,15 +9,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import msgspec
 import pytest
 
 from jupyter_elastic.client import pickling
 from jupyter_elastic.jobfiles import results
-from jupyter_elastic.jobfiles.payload import Payload, restore_namespace
 from jupyter_elastic.jobfiles.results import unpack
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.types.errors import PackagingError
+from tests.support.packages import notebook, pack, run
 
 BOX = """
 import threading
@@ -26,24 +25,6 @@ class Box:
     def __init__(self): self.lock, self.items = 3, [1, 2]
 def size(box): return box.lock + len(box.items)
 """
-
-
-def notebook(source: str) -> dict[str, Any]:
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    exec(source, namespace)
-    return namespace
-
-
-def pack(cell: str, namespace: dict[str, Any], **how: Any) -> capture.Package:
-    return capture.package(cell, namespace, filename="<In[1]>", first_line=2, **how)
-
-
-def run(package: capture.Package) -> dict[str, Any]:
-    """What a worker does: from bytes alone."""
-    payload = msgspec.msgpack.decode(msgspec.msgpack.encode(package.payload), type=Payload)
-    namespace = restore_namespace(payload)
-    exec(compile(payload.source, payload.filename, "exec"), namespace)
-    return namespace
 
 
 @pytest.mark.parametrize(

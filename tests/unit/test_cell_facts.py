@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from jupyter_elastic.engines.cell_text import Cell, read_cell
 from jupyter_elastic.jobfiles.payload import Payload
-from jupyter_elastic.kernel import capture, submission
+from jupyter_elastic.kernel import submission
 from jupyter_elastic.kernel.options import Options
 from jupyter_elastic.kernel.submission import choose_engine
 from jupyter_elastic.types.errors import BadRequest
+from tests.support import packages
+from tests.support.packages import arrived, notebook
 
 WORDS = (
     "jupyter_elastic.training.run horovod.torch hvd.elastic torch.distributed keras tensorflow lightning accelerate "
@@ -34,15 +35,8 @@ MENTIONS = {
 }
 
 
-def notebook(source: str) -> dict[str, Any]:
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    exec(source, namespace)
-    return namespace
-
-
 def pack(cell: str, source: str) -> Payload:
-    package = capture.package(cell, notebook(source), filename="<In[1]>", first_line=2)
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(package.payload), type=Payload)
+    return arrived(packages.pack(cell, notebook(source)))
 
 
 @pytest.mark.parametrize("kind", MENTIONS)

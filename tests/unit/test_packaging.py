@@ -7,43 +7,24 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from jupyter_elastic.jobfiles.environment import environment
-from jupyter_elastic.jobfiles.payload import Payload, create_job_folder, read_payload, restore_namespace
+from jupyter_elastic.jobfiles.payload import create_job_folder, read_payload
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.kernel.analysis import read
 from jupyter_elastic.types.errors import PackagingError
 from jupyter_elastic.worker import shell
+from tests.support.packages import notebook, pack, run
 
 
 def needs(source: str) -> set[str]:
     return set(read(source, filename="<In[1]>", first_line=2).needs) - set(dir(__builtins__)) - {"print", "__import__"}
 
 
-def notebook(source: str) -> dict[str, Any]:
-    """A namespace as a notebook has it: its functions and classes belong to `__main__`."""
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    exec(source, namespace)
-    return namespace
-
-
 def test_names_that_a_cell_sets() -> None:
     source = "import os\na = [b for b in c]\nfor d in e: pass\n(f := [g for d in h])\ndef i(): pass\n[j for os in k]"
     assert read(source, filename="<In[1]>", first_line=2).sets == {"os", "a", "d", "f", "i"}
-
-
-def pack(source: str, namespace: dict[str, Any], **how: Any) -> capture.Package:
-    return capture.package(source, namespace, filename="<In[1]>", first_line=2, **how)
-
-
-def run(package: capture.Package) -> dict[str, Any]:
-    """What a worker does: from bytes alone."""
-    payload = msgspec.msgpack.decode(msgspec.msgpack.encode(package.payload), type=Payload)
-    namespace = restore_namespace(payload)
-    exec(compile(payload.source, payload.filename, "exec"), namespace)
-    return namespace
 
 
 def test_a_name_that_nobody_sets_is_told_before_the_cell_fails_on_it() -> None:

@@ -30,10 +30,9 @@ from jupyter_elastic.jobfiles import functions as files
 from jupyter_elastic.jobfiles.functions import CallKind, NamedCall, Raised, ResultKind
 from jupyter_elastic.platform.python_path import PACKAGE
 from jupyter_elastic.protocol import worker as messages
-from jupyter_elastic.types.errors import ElasticError, described
+from jupyter_elastic.types.errors import ElasticError, described, message_of
 from jupyter_elastic.worker import environment
 from jupyter_elastic.worker.plugin import Host
-from jupyter_elastic.worker.tracebacks import said
 
 KEPT = 64
 """Functions that a worker keeps ready."""
@@ -231,7 +230,7 @@ def raised(problem: BaseException) -> bytes:
             break
     told = Raised(
         type=type(problem).__name__,
-        message=said(problem)[:MAX_TEXT],
+        message=message_of(problem)[:MAX_TEXT],
         traceback=text[-MAX_TEXT:],
         pickled=pickled if len(pickled) <= files.LARGEST else b"",
     )
