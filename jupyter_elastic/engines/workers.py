@@ -654,7 +654,7 @@ class WorkersEngine:
         """Whether another worker's process has ended, or was killed before: what comes after that explains nothing."""
         others = [m for m in self.members.values() if m is not member and not (m.done or m.doomed)]
         known = [m.process.known for m in others if m.process is not None and m.process.known is not None]
-        return self._failures.killed or len(processes.living(known)) < len(known)
+        return self._failures.killed or any(map(processes.ending, known))
 
     def _death(self, member: Member, code: int | None) -> tuple[Weight, Failure]:
         text = deaths.describe(member.rank, code, oom=deaths.oom_kills() > self._oom_kills)

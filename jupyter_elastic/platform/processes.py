@@ -26,6 +26,8 @@ ProcessId: TypeAlias = tuple[int, float]
 """A process, by pid and start time (seconds since the epoch)."""
 
 _PR_SET_CHILD_SUBREAPER = 36
+_PF_EXITING = 0x4
+"""In a process's flags in /proc, from the beginning of its end on (Linux, `include/linux/sched.h`)."""
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +111,15 @@ def stopped_now(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2][:1] == b"T"
     except OSError:
         return False
+
+
+def ending(process: ProcessId) -> bool:
+    """Whether this very process has ended, or begun to: its files are closed before it is a zombie."""
+    try:
+        flags = int(Path(f"/proc/{process[0]}/stat").read_bytes().rpartition(b") ")[2].split()[6])
+        return bool(flags & _PF_EXITING) or abs(psutil.Process(process[0]).create_time() - process[1]) >= 1.0
+    except (psutil.NoSuchProcess, OSError):
+        return not alive(*process)  # where there is no /proc, too
 
 
 def living(processes: Iterable[ProcessId]) -> list[ProcessId]:

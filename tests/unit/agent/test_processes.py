@@ -93,6 +93,17 @@ def test_gone_waits_for_the_end(started):
     asyncio.run(wait())
 
 
+def test_a_process_that_is_killed_is_ending_before_anybody_has_waited_for_it(started):
+    process, _ = started(STUBBORN)
+    known = processes.identify(process.pid)
+    assert not processes.ending(known)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert processes.ending(known)
+    process.wait()
+    assert processes.ending(known)
+
+
 def test_nobody_has_no_start_time():
     process = subprocess.Popen(["true"])
     process.wait()
