@@ -43,11 +43,20 @@ class GroupSockets:
         """
         own = _open_sockets() - self._before if self._own is None else self._own
         for descriptor, inode in own:
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connected:
-                same = os.fstat(connected.fileno()).st_ino == inode  # it may have been closed, and its number reused
-                tcp = connected.family in {socket.AF_INET, socket.AF_INET6} and connected.type == socket.SOCK_STREAM
-                if same and tcp and not connected.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    connected.shutdown(how)
+            with contextlib.suppress(OSError):
+                _shut_down(os.dup(descriptor), inode, how)
+
+
+def _shut_down(descriptor: int, inode: int, how: int) -> None:
+    """Shut this TCP connection down, unless another file has its number by now; the descriptor is closed."""
+    status = os.fstat(descriptor)
+    if not (stat.S_ISSOCK(status.st_mode) and status.st_ino == inode):
+        os.close(descriptor)
+        return
+    with socket.socket(fileno=descriptor) as connected:
+        tcp = connected.family in {socket.AF_INET, socket.AF_INET6} and connected.type == socket.SOCK_STREAM
+        if tcp and not connected.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            connected.shutdown(how)
 
 
 def _open_sockets() -> frozenset[tuple[int, int]]:
