@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
+from typing import Any
+
+import pytest
+
 from jupyter_elastic.scheduler.core.agents import objection
 from jupyter_elastic.scheduler.core.react import outstanding
 from jupyter_elastic.scheduler.leases import MARGIN_S, Leases
@@ -9,6 +14,7 @@ from jupyter_elastic.types import (
     AgentPlace,
     AgentReported,
     Cancel,
+    DrainSlots,
     ExitReported,
     JobEnded,
     JobRequeued,
@@ -20,22 +26,24 @@ from jupyter_elastic.types import (
     RunningReported,
     Size,
     SlotsReleased,
+    Tick,
 )
 from tests.support.harness import Harness, host
 
 TERM_S = 30.0
+SAVE_GRACE_S = 180.0
 
 
 class Pool(Harness):
     """A core whose attempts have leases, and a clock for them."""
 
-    def __init__(self, lease_s: float = TERM_S) -> None:
+    def __init__(self, lease_s: float = TERM_S, **spec: Any) -> None:
         super().__init__(host("a", 2), lease_s=lease_s)
         self.clock = 50.0
         self.leases = Leases(lambda: self.clock)
         self.heard: dict[str, float] = {}
         self.step(AgentReported, connected=True)
-        self.job = self.submit(2, 2)
+        self.job = self.submit(2, 2, **spec)
         self.start()
 
     def start(self) -> None:
@@ -131,3 +139,76 @@ def test_an_agent_elsewhere_waits_for_the_term_of_the_first_and_no_longer() -> N
     pool.step(AgentReported, connected=True, place=elsewhere)
     pool.start()
     assert [data.attempt for data in pool.started if isinstance(data, JobStarted)] == [2]
+
+
+def ended_after(pool: Pool, limit_s: float, *, renewed: bool = True) -> float:
+    """Seconds until the attempt is taken for lost, while its agent renews it every two seconds as long as it can."""
+    began = pool.clock
+    while pool.clock < began + limit_s:
+        pool.clock += 2.0
+        if renewed:
+            pool.leases.renew(pool.core.state, "ann", [(pool.job, 1)])
+        if pool.run_out_after(0):
+            return pool.clock - began
+    return inf
+
+
+def stop(pool: Pool, how: str) -> None:
+    if how == "cancel":
+        pool.step(Cancel, by="root", job=pool.job)
+    elif how == "time limit":
+        pool.now += 1000.0
+        pool.step(Tick, by="daemon")
+    elif how == "drain":
+        pool.step(DrainSlots, by="root", target="a", grace_s=0.0)
+        pool.step(Tick, by="daemon")
+    else:
+        pool.step(Propose, by="daemon", policy="fifo", plan=Plan(sizes={}))
+    assert pool.core.state.jobs[pool.job].phase == "stopping"
+
+
+@pytest.mark.xfail(strict=True, reason="an agent that only renews keeps its slots for ever")
+@pytest.mark.parametrize("how", ["cancel", "time limit"])
+@pytest.mark.parametrize("lease_s", [5.0, 120.0])
+def test_what_is_to_end_at_once_is_not_renewed_beyond_a_term_from_the_stop(how: str, lease_s: float) -> None:
+    pool = Pool(lease_s, max_time_s=900.0)
+    assert ended_after(pool, 300.0) == inf, "until then it is renewed as long as its agent likes"
+    stop(pool, how)
+    assert lease_s + MARGIN_S <= ended_after(pool, 1000.0) <= lease_s + MARGIN_S + 4.0
+
+
+@pytest.mark.xfail(strict=True, reason="an agent that only renews keeps its slots for ever")
+@pytest.mark.parametrize("how", ["drain", "preempt"])
+@pytest.mark.parametrize("lease_s", [5.0, 120.0, 600.0])
+def test_what_saves_before_it_ends_has_the_time_that_its_driver_gives_it(how: str, lease_s: float) -> None:
+    pool = Pool(lease_s)
+    stop(pool, how)
+    longest_s = max(SAVE_GRACE_S + 20.0, lease_s) + MARGIN_S
+    assert longest_s <= ended_after(pool, 2000.0) <= longest_s + 4.0
+
+
+@pytest.mark.xfail(strict=True, reason="an agent that only renews keeps its slots for ever")
+def test_a_cancel_after_a_preemption_counts_from_the_cancel() -> None:
+    pool = Pool()
+    stop(pool, "preempt")
+    assert ended_after(pool, 100.0) == inf
+    stop(pool, "cancel")
+    assert TERM_S + MARGIN_S <= ended_after(pool, 1000.0) <= TERM_S + MARGIN_S + 4.0
+
+
+@pytest.mark.xfail(strict=True, reason="an agent that only renews keeps its slots for ever")
+def test_an_agent_that_asks_before_it_has_read_the_stop_is_not_told_that_its_slots_are_gone() -> None:
+    pool = Pool()
+    stop(pool, "cancel")
+    pool.run_out_after(1.0)
+    renew = [(pool.job, 1)]
+    assert pool.leases.renew(pool.core.state, "ann", renew) == ((pool.job, 1),)
+    pool.run_out_after(4.0)
+    assert pool.leases.renew(pool.core.state, "ann", renew) == ()
+
+
+def test_without_leases_what_is_told_to_stop_is_its_agents_to_end() -> None:
+    pool = Pool(lease_s=0.0)
+    stop(pool, "cancel")
+    assert ended_after(pool, 5000.0) == inf
+    assert pool.leases.renew(pool.core.state, "ann", [(pool.job, 1)]) == ((pool.job, 1),)
