@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -13,7 +15,7 @@ import pytest
 from jupyter_elastic.platform import processes
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.types import JobEnded, JobRequeued, SlotsReleased
-from tests.support.pool import Pool
+from tests.support.pool import LIMIT_S, Pool
 
 EVERYTHING = bool(os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"))
 WOKEN = pytest.param(True, marks=pytest.mark.skipif(not EVERYTHING, reason="15 s"))
@@ -78,6 +80,77 @@ def test_slots_of_a_user_who_is_silent_come_back_and_the_jobs_go_on(pool: Pool, 
     for job in jobs:
         assert pool.ended(job).outcome == "completed"
         assert len([data for data in pool.events_of(job) if isinstance(data, JobRequeued)]) == 1
+    pool.no_slot_is_leased_twice()
+
+
+@pytest.mark.skipif(not EVERYTHING, reason="14 s")
+def test_a_driver_that_is_stopped_gives_its_slots_back_while_its_agent_lives_on(pool: Pool, tmp_path: Path) -> None:
+    """The agent goes on renewing all that it knows, the stopped one too."""
+    stuck, other = (pool.submit(TRAINING, names={"FOLDER": str(tmp_path)}) for _ in range(2))
+    for job in (stuck, other):
+        pool.printed(job, "from 0")
+        pool.until(lambda job=job: len(pool.pids(job)) == 2, "driver and worker are recorded")
+    processes_of_it = pool.pids(stuck)
+    for process in processes_of_it:
+        send(process, signal.SIGSTOP)
+    pool.cancel(stuck)
+    assert pool.ended(stuck).outcome == "cancelled"
+    pool.wait_fact(stuck, SlotsReleased, attempt=1)
+    assert processes.living(processes_of_it) == [], "the kernel has ended them, stopped as they were"
+    goes_on_to_its_end(pool, other, tmp_path)
+
+
+@pytest.fixture
+def frozen() -> Iterator[Callable[[processes.ProcessId], None]]:
+    """Freezes a process as a hung file system does: not even SIGKILL ends it, until the test is over."""
+    group = Path(f"/sys/fs/cgroup/freezer/elastic-test-{os.getpid()}")
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("there are no control groups here that freeze (version 1, as root)")
+    known: list[processes.ProcessId] = []
+
+    def freeze(process: processes.ProcessId) -> None:
+        known.append(process)
+        (group / "cgroup.procs").write_text(str(process[0]))
+        (group / "freezer.state").write_text("FROZEN")
+
+    yield freeze
+    (group / "freezer.state").write_text("THAWED")
+    for process in known:
+        processes.send(process, signal.SIGKILL)
+    limit = time.monotonic() + LIMIT_S
+    while (group / "cgroup.procs").read_text() and time.monotonic() < limit:
+        time.sleep(0.01)
+    group.rmdir()
+
+
+@pytest.mark.xfail(strict=True, reason="an agent that only renews keeps its slots for ever")
+def test_a_worker_that_nothing_ends_does_not_keep_its_slot(
+    pool: Pool, tmp_path: Path, frozen: Callable[[processes.ProcessId], None]
+) -> None:
+    stuck, other = (pool.submit(TRAINING, names={"FOLDER": str(tmp_path)}) for _ in range(2))
+    for job in (stuck, other):
+        pool.printed(job, "from 0")
+        pool.until(lambda job=job: len(pool.pids(job)) == 2, "driver and worker are recorded")
+    worker = pool.pids(stuck)[1]
+    frozen(worker)
+    pool.cancel(stuck)
+    ended = pool.ended(stuck)
+    assert ended.outcome == "cancelled"
+    assert re.fullmatch(
+        r"by the test; it had not ended \d+ s after it was to; something of it may still run", ended.reason
+    )
+    pool.wait_fact(stuck, SlotsReleased, attempt=1)
+    assert processes.living([worker]) == [worker]
+    goes_on_to_its_end(pool, other, tmp_path)
+
+
+def goes_on_to_its_end(pool: Pool, job: int, folder: Path) -> None:
+    """The other job of the same agent, which nothing has happened to."""
+    (folder / "stop").touch()
+    assert pool.ended(job).outcome == "completed"
+    assert not [data for data in pool.events_of(job) if isinstance(data, JobRequeued)]
     pool.no_slot_is_leased_twice()
 
 
