@@ -127,9 +127,14 @@ def _cancel_all(client: Client, user: str, reason: str) -> list[Job]:
 def _release(given: argparse.Namespace, connect: Connect, console: Console) -> None:
     client = connect()
     job = find(client, given.job, one=True)[0]
-    client.ask(wire.ReleaseJob(job=job.id, reason=given.reason))
+    client.ask(wire.ReleaseJob(job=job.id, reason=given.reason, force=given.force))
     if given.json:
         print_json({"released": job.id})
+    elif given.force:
+        console.print(
+            f"job {job.id} holds no slots any more; attention: something of it may still run on them, beside whoever "
+            "gets them next. Look for processes of its owner there (ps, nvidia-smi), and end them"
+        )
     else:
         console.print(f"job {job.id} holds no slots any more; it waits for its owner's agent")
 
@@ -201,6 +206,9 @@ def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
 def _release_arguments(parser: argparse.ArgumentParser) -> None:
     _job_argument(parser)
     parser.add_argument("--reason", default="", help="what the record says")
+    parser.add_argument(
+        "--force", action="store_true", help="though its agent is there, or its lease runs: something may still run"
+    )
 
 
 def _resize_arguments(parser: argparse.ArgumentParser) -> None:

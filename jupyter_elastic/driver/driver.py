@@ -39,6 +39,7 @@ from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.protocol.driver import DriverStarted, LeaseRenewed
 from jupyter_elastic.protocol.hand import FRAMEWORKS
 from jupyter_elastic.types import (
+    SAVE_GRACE_S,
     AttemptOrder,
     ExitReported,
     Launch,
@@ -58,7 +59,7 @@ LINGER_S = 3.0
 """How long the driver waits for a connected agent to take the `ExitReported`; `exit.json` says it ever after."""
 UNWRITTEN_LINGER_S = 60.0
 """The same when `exit.json` can't be written (full disk)."""
-STOP_GRACE_S = {"preempt": 180.0, "time limit": 30.0, "cancel": 30.0}
+STOP_GRACE_S = {"preempt": SAVE_GRACE_S, "time limit": 30.0, "cancel": 30.0}
 """How long an engine may take to stop before the driver ends its processes itself."""
 END_GRACE_S = 2.0
 """How long what an engine has left may take to end after SIGTERM."""

@@ -83,6 +83,8 @@ class ReleaseJob(Ask, frozen=True, kw_only=True):
 
     job: JobId
     reason: str = ""
+    force: bool = False
+    """Though the agent is there, or a lease runs: something of the job may still run."""
 
 
 class ResizeJob(Ask, frozen=True, kw_only=True):

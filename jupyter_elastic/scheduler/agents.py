@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from math import inf
+from typing import Any
 
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.core.agents import objection
@@ -16,11 +17,13 @@ from jupyter_elastic.scheduler.core.state import Job
 from jupyter_elastic.scheduler.leases import AttemptId, Leases
 from jupyter_elastic.scheduler.state_store import StateStore
 from jupyter_elastic.scheduler.transport import Peer, Transport
-from jupyter_elastic.types import ACTIVE, AgentReported, AnyEffect, ExitReported
+from jupyter_elastic.types import ACTIVE, AgentReported, AnyEffect, ReleaseReported, TakenForLost
 from jupyter_elastic.types.errors import BadRequest, NotAllowed, ProtocolError
 
 SILENCE_S = 12.0
 """An agent that has said nothing for so long is gone (it says something every 3 s)."""
+
+MAY_RUN = "something of it may still run"
 
 log = logging.getLogger(__name__)
 
@@ -73,40 +76,56 @@ class Agents:
             raise ProtocolError("only the user's agent may say that; say Hello with role agent first")
 
     def end_leases(self) -> None:
-        """End the attempts whose lease has run out. Their agent is gone: if it lives, it has to introduce itself."""
+        """End the attempts whose lease has run out.
+
+        Their agent is gone (if it lives, it has to introduce itself), or has not ended what it was told to end.
+        """
         if self._store.failing is not None:
             return
         heard = {user: limit - SILENCE_S for user, limit in self._awaited.items()}
         heard |= {user: peer.heard_at for user, peer in self._peers.items()}
         for job in self.leases.run_out(self._store.core.state, heard):
             about = {"user": job.owner, "job": job.job, "attempt": job.attempt}
-            log.warning("job %d attempt %d: its lease has run out", job.job, job.attempt, extra=about)
-            if (peer := self._peers.pop(job.owner, None)) is not None:
-                self._transport.forget(peer)
             reason = f"nothing was heard of the agent of {job.owner} for the {job.lease_s:g} s of its lease"
+            if job.owner in self._peers and (job.stop or job.pinned):  # it lives, and goes on with its other jobs
+                reason = f"it had not ended {self.leases.stopping_s(job):.0f} s after it was to; {MAY_RUN}"
+            elif (peer := self._peers.pop(job.owner, None)) is not None:
+                self._transport.forget(peer)
+            log.warning("job %d attempt %d: its lease has run out: %s", job.job, job.attempt, reason, extra=about)
             self._lose(job, "daemon", reason)
 
-    def release(self, job: Job, by: str, reason: str) -> None:
-        """Take a job's attempt for lost because an administrator says so; BadRequest while somebody else can say it."""
-        if job.phase not in ACTIVE:
+    def release(self, job: Job, by: str, reason: str, *, force: bool = False) -> None:
+        """Take a job's attempt for lost because an administrator says so.
+
+        BadRequest while its agent can say it or its lease will, unless by `force`.
+        """
+        if job.phase not in ACTIVE and not (force and job.pinned):
             raise BadRequest(f"job {job.job} is {job.phase} and holds no slots")
-        if job.owner in self._peers or job.owner in self._awaited:
+        forced = f"`jupyter elastic release {job.job} --force` does not wait, and something of it may then still run"
+        if not force and (job.owner in self._peers or job.owner in self._awaited):
             raise BadRequest(
                 f"the agent of {job.owner} is there, and ends the job with `jupyter elastic cancel {job.job}`; "
-                f"that an agent is gone is noticed after {SILENCE_S:g} s"
+                f"that an agent is gone is noticed after {SILENCE_S:g} s; {forced}"
             )
         left_s = self.leases.left_s(job)
-        if left_s < inf:
-            raise BadRequest(f"the slots of job {job.job} are free in {left_s:.0f} s, when its lease has run out: wait")
+        if not force and left_s < inf:
+            raise BadRequest(
+                f"the slots of job {job.job} are free in {left_s:.0f} s, when its lease has run out: wait; {forced}"
+            )
         if self._store.failing is not None:
             raise self._store.failing
-        self._lose(job, by, f"released by {by}{': ' + reason if reason else ''}")
+        how, why = (" by force" if force else ""), (f": {reason}" if reason else "")
+        self._lose(job, by, f"released by {by}{how}{why}{f'; {MAY_RUN}' if force else ''}")
 
     def _lose(self, job: Job, by: str, reason: str) -> None:
-        """Take the attempt of an agent that is gone for lost."""
-        self._report(job.owner, None)  # also of one that never came: its jobs wait for it now
-        end = ExitReported(**self._store.stamp(by), job=job.job, attempt=job.attempt, outcome="lost", reason=reason)
-        self._store.report(end)
+        """Take for lost the attempt of an agent that is gone, or has not ended it, and what its session keeps."""
+        if job.owner not in self._peers:
+            self._report(job.owner, None)  # also of one that never came: its jobs wait for it now
+        about: dict[str, Any] = {**self._store.stamp(by), "job": job.job, "attempt": job.attempt}
+        if job.pinned:
+            self._store.report(ReleaseReported(**about, slots=job.pinned))
+        else:
+            self._store.report(TakenForLost(**about, outcome="lost", reason=reason))
 
     def greet_again(self) -> None:
         """Send all of them what is open with the next commit: orders may have been lost."""

@@ -251,7 +251,8 @@ def _cancel(ask: wire.CancelJob, api: DaemonApi, context: Context) -> Answer:
 @answer.register
 def _release(ask: wire.ReleaseJob, api: DaemonApi, context: Context) -> Answer:
     api.rights.release_job(context.peer.caller, ask.job)
-    api.agents.release(found(api.store.core.state, ask.job), context.peer.user, ask.reason[:REASON_CHARS])
+    job, reason = found(api.store.core.state, ask.job), ask.reason[:REASON_CHARS]
+    api.agents.release(job, context.peer.user, reason, force=ask.force)
     return wire.Done()
 
 

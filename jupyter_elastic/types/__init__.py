@@ -6,7 +6,7 @@ epoch (`*_at`) or durations in seconds (`*_s`). All structs are frozen; what cha
 
 from __future__ import annotations
 
-from jupyter_elastic.types.effects import AnyEffect, AttemptOrder, Launch, Rescale, Stop, WatchPinned
+from jupyter_elastic.types.effects import SAVE_GRACE_S, AnyEffect, AttemptOrder, Launch, Rescale, Stop, WatchPinned
 from jupyter_elastic.types.events import (
     AgentChanged,
     AnyEventData,
@@ -70,6 +70,7 @@ from jupyter_elastic.types.stimuli import (
     RunningReported,
     Stimulus,
     Submit,
+    TakenForLost,
     Tick,
     UndrainSlots,
     UsePolicy,

@@ -43,6 +43,10 @@ class Rescale(Membership, frozen=True, kw_only=True):
     it never heard of, because this one overtook it, may have granted them."""
 
 
+SAVE_GRACE_S = 180.0
+"""How long an attempt that is preempted may take to commit to disk before its driver ends it."""
+
+
 class Stop(Effect, frozen=True, kw_only=True):
     """End the attempt; with `preempt`, after a commit to disk."""
 

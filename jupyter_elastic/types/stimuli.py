@@ -189,6 +189,13 @@ class ExitReported(AttemptReport, frozen=True, kw_only=True):
     """So long they stay at most when no cell comes."""
 
 
+class TakenForLost(ExitReported, frozen=True, kw_only=True):
+    """The daemon or an administrator takes the slots of an attempt back; no agent has said that its processes are gone.
+
+    `outcome` is `lost`.
+    """
+
+
 class DeathReported(AttemptReport, frozen=True, kw_only=True):
     """A worker died and nobody had asked for it; the attempt goes on."""
 

@@ -17,13 +17,14 @@ from jupyter_elastic.driver.lease import GRACE_S, Lease
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.core import Core
-from jupyter_elastic.scheduler.leases import MARGIN_S
+from jupyter_elastic.scheduler.leases import MARGIN_S, SAVED_S
 from jupyter_elastic.scheduler.state_store import StateStore
 from jupyter_elastic.scheduler.transport import Peer, Transport
 from jupyter_elastic.types import (
     AgentChanged,
     AgentReported,
     AnyEffect,
+    Cancel,
     Event,
     ExitReported,
     HostsReported,
@@ -107,6 +108,8 @@ class World:
         self.housekeeping_at = 0.0
         self.seen: set[str] = set()
         """Users whose agent was ever connected."""
+        self.stopping_since: dict[tuple[AttemptId, str], float] = {}
+        """Since when the daemon has been there and an attempt was to end."""
         self.silent_since: dict[str, float] = {}
         """Since when nothing of a user lives that could renew anything."""
         self.tell(HostsReported(**self.stamp(), hosts=(host("a", SLOTS),)))
@@ -171,6 +174,16 @@ class World:
                     waited_s = self.now - held_since
                     assert waited_s <= BOUND_S + DELAY_S, f"{owner} is gone for {waited_s} s, and job {job.job} holds"
 
+    def check_stops(self) -> None:
+        """Drivers here obey no stop, and live and are renewed: their slots come free all the same."""
+        stopping = {((job.job, job.attempt), job.stop) for job in self.core.state.active_jobs() if job.stop}
+        if self.daemon != "alive":
+            stopping = set()
+        self.stopping_since = {key: self.stopping_since.get(key, self.now) for key in stopping}
+        for (attempt, how), since in self.stopping_since.items():
+            bound_s = (SAVED_S if how == "preempt" else TERM_S) + MARGIN_S + DELAY_S
+            assert self.now - since <= bound_s, f"attempt {attempt} was to end ({how}) and holds slots"
+
     def living(self) -> Iterable[Driver]:
         return [driver for driver in self.drivers.values() if driver.state != "dead"]
 
@@ -192,6 +205,7 @@ class World:
             self.run_daemon()
         self.check_slots()
         self.check_bound()
+        self.check_stops()
 
     def run_driver(self, driver: Driver) -> None:
         if self.now >= driver.lease.killed_at:  # the kernel's timer
@@ -339,6 +353,10 @@ class World:
             self.daemon = r.choice(("alive", "stopped")) if self.daemon != "dead" else "dead"
         elif what < 0.95:
             self.kill_daemon() if self.daemon != "dead" else self.start_daemon()
+        elif self.core.state.active and self.daemon == "alive":
+            self.tell(Cancel(**self.stamp("ada"), job=r.choice(sorted(self.core.state.active))))
+            spec = JobSpec(name="j", folder="/j", python="/p", min_slots=1, max_slots=1)
+            self.tell(Submit(**self.stamp(r.choice(OWNERS)), spec=spec))
 
     def kill_daemon(self) -> None:
         self.daemon = "dead"
@@ -380,7 +398,7 @@ class World:
         while self.now < began + 3 * BOUND_S:
             self.tick()
         lost = {event.data.job for event in self.events if isinstance(event.data, JobEnded)}
-        assert len(self.core.state.jobs) + len(lost) == 12
+        assert len(self.core.state.jobs) + len(lost) == self.core.state.next_job - 1
         holding = sum(len(job.slots) for job in self.core.state.active_jobs())
         wanted = sum(job.spec.min_slots for job in self.core.state.jobs.values())
         assert holding == min(SLOTS, wanted)

@@ -63,6 +63,7 @@ from jupyter_elastic.types import (
     Stimulus,
     StopRequested,
     Submit,
+    TakenForLost,
     Tick,
     UndrainSlots,
     UsePolicy,
@@ -425,15 +426,17 @@ def _exit_reported(state: State, report: ExitReported) -> EventList:
 def _outcome(job: Job, report: ExitReported) -> AnyEventData:
     """What becomes of a job whose attempt is over."""
     outcome, reason = report.outcome, plan.plain(report.reason)
+    taken = isinstance(report, TakenForLost)
     if outcome == "completed":
         return JobEnded(job=job.job, outcome="completed", reason=reason)
     if job.stop == "cancel":
-        return JobEnded(job=job.job, outcome="cancelled", reason=job.reason)
+        why = "; ".join(filter(None, (job.reason, reason if taken else "")))
+        return JobEnded(job=job.job, outcome="cancelled", reason=why)
     if job.stop == "time limit":
         return JobEnded(job=job.job, outcome="failed", reason="; ".join(filter(None, (job.reason, reason))))
     if outcome in ("failed", "cancelled"):
         return JobEnded(job=job.job, outcome=outcome, reason=reason)
-    if job.stop == "preempt":
+    if job.stop == "preempt" and not taken:
         # How well it obeyed does not matter: it was us who ended it, so it is no loss that counts.
         return JobRequeued(job=job.job, attempt=job.attempt, cause="preempted", reason=job.reason)
     if job.losses >= MAX_LOSSES:
@@ -534,6 +537,7 @@ _CASES: dict[type[Stimulus], Callable[[State, Any], EventList]] = {
     DeathReported: _death_reported,
     ReplacementReported: _replacement_reported,
     ExitReported: _exit_reported,
+    TakenForLost: _exit_reported,
     Refuse: _refuse,
     Restore: lambda _state, command: [BooksRestored(next_job=command.next_job, attempts=command.attempts)],
     Forget: _forget,

@@ -125,7 +125,6 @@ def frozen() -> Iterator[Callable[[processes.ProcessId], None]]:
     group.rmdir()
 
 
-@pytest.mark.xfail(strict=True, reason="an agent that only renews keeps its slots for ever")
 def test_a_worker_that_nothing_ends_does_not_keep_its_slot(
     pool: Pool, tmp_path: Path, frozen: Callable[[processes.ProcessId], None]
 ) -> None:

@@ -40,8 +40,6 @@ def other() -> Iterator[OtherUser]:
         yield user
 
 
-@pytest.mark.xfail(strict=True, reason="an agent that only renews keeps its slots for ever")
-@pytest.mark.xfail(strict=True, reason="an agent that only renews keeps its slots for ever")
 @needs_root
 def test_slots_of_an_agent_that_only_renews_come_free(pool, other, open_folder) -> None:
     endpoint = f"ipc://{open_folder}/s"

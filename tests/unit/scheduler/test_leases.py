@@ -167,7 +167,6 @@ def stop(pool: Pool, how: str) -> None:
     assert pool.core.state.jobs[pool.job].phase == "stopping"
 
 
-@pytest.mark.xfail(strict=True, reason="an agent that only renews keeps its slots for ever")
 @pytest.mark.parametrize("how", ["cancel", "time limit"])
 @pytest.mark.parametrize("lease_s", [5.0, 120.0])
 def test_what_is_to_end_at_once_is_not_renewed_beyond_a_term_from_the_stop(how: str, lease_s: float) -> None:
@@ -177,7 +176,6 @@ def test_what_is_to_end_at_once_is_not_renewed_beyond_a_term_from_the_stop(how: 
     assert lease_s + MARGIN_S <= ended_after(pool, 1000.0) <= lease_s + MARGIN_S + 4.0
 
 
-@pytest.mark.xfail(strict=True, reason="an agent that only renews keeps its slots for ever")
 @pytest.mark.parametrize("how", ["drain", "preempt"])
 @pytest.mark.parametrize("lease_s", [5.0, 120.0, 600.0])
 def test_what_saves_before_it_ends_has_the_time_that_its_driver_gives_it(how: str, lease_s: float) -> None:
@@ -187,7 +185,6 @@ def test_what_saves_before_it_ends_has_the_time_that_its_driver_gives_it(how: st
     assert longest_s <= ended_after(pool, 2000.0) <= longest_s + 4.0
 
 
-@pytest.mark.xfail(strict=True, reason="an agent that only renews keeps its slots for ever")
 def test_a_cancel_after_a_preemption_counts_from_the_cancel() -> None:
     pool = Pool()
     stop(pool, "preempt")
@@ -196,7 +193,6 @@ def test_a_cancel_after_a_preemption_counts_from_the_cancel() -> None:
     assert TERM_S + MARGIN_S <= ended_after(pool, 1000.0) <= TERM_S + MARGIN_S + 4.0
 
 
-@pytest.mark.xfail(strict=True, reason="an agent that only renews keeps its slots for ever")
 def test_an_agent_that_asks_before_it_has_read_the_stop_is_not_told_that_its_slots_are_gone() -> None:
     pool = Pool()
     stop(pool, "cancel")
