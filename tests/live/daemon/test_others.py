@@ -11,8 +11,18 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from jupyter_elastic.platform.endpoints import CONFIG_VARIABLE
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.types import AgentPlace, ExitReported, JobEnded, JobRunning, ProgressReported, RunningReported
+from jupyter_elastic.types import (
+    AgentPlace,
+    ExitReported,
+    JobEnded,
+    JobRunning,
+    JobStarted,
+    ProgressReported,
+    RunningReported,
+    StopRequested,
+)
 from jupyter_elastic.types.vocabulary import Progress
 from tests.support.other_user import UID, OtherUser, change_accounts, needs_root, other_user
 
@@ -20,6 +30,7 @@ SECRETS = ("/root/secret", "notebook.ipynb", "cell 7", "secret loss", "SecretErr
 ASKS = """
 import asyncio, sys
 from jupyter_elastic.client import Client
+from jupyter_elastic.platform.endpoints import CONFIG_VARIABLE
 from jupyter_elastic.protocol import wire
 client = Client(sys.argv[1])
 told = [client.ask(ask) for ask in (wire.ListJobs(all=True), wire.ReadView(), wire.ExplainJob(job=1), wire.ListHosts(),
@@ -79,6 +90,7 @@ def test_others_see_whose_a_job_is_its_name_state_slots_and_the_policys_reason(p
 TRIES = """
 import sys
 from jupyter_elastic.client import Client
+from jupyter_elastic.platform.endpoints import CONFIG_VARIABLE
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobSpec
 from jupyter_elastic.types.errors import NotAllowed
@@ -112,6 +124,7 @@ def test_nobody_puts_himself_before_others(pool, other, open_folder) -> None:
 WHO = """
 import sys
 from jupyter_elastic.client import Client
+from jupyter_elastic.platform.endpoints import CONFIG_VARIABLE
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobSpec
 from jupyter_elastic.types.errors import NotAllowed
@@ -230,3 +243,41 @@ def test_a_user_who_is_removed_loses_no_job_that_runs_and_what_comes_later_is_no
             assert all(slot.job is None for slot in client.ask(wire.ListHosts()).slots)
         finally:
             subprocess.run(["userdel", "-f", name], check=False, capture_output=True)
+
+
+FAILURE = "no hand answers on host lab2: bob@10.91.7.11: Permission denied (publickey)."
+FOLLOWS = """
+import sys
+from jupyter_elastic.client import Client
+from jupyter_elastic.platform.endpoints import CONFIG_VARIABLE
+from jupyter_elastic.protocol import wire
+client = Client(sys.argv[1])
+told = [client.ask(ask) for ask in (wire.ListJobs(all=True), wire.ExplainJob(job=1), wire.ListHosts(), wire.ReadPast())]
+print(told + list(client.events(0, follow=False)))
+client.close()
+"""
+
+
+@pytest.mark.xfail(strict=True, reason="others read why a user's host failed")
+@needs_root
+def test_others_read_that_a_host_was_lost_and_not_why(pool, spec, other, open_folder) -> None:
+    (open_folder / "hosts.json").write_text(json.dumps([{"name": "lab2", "reach": "exec:", "slots": 1}]))
+    (open_folder / "config.toml").write_text("")
+    endpoint = f"ipc://{open_folder}/s"
+    client = pool.start(
+        "--socket", f"{open_folder}/s", "--slots", "1", env={CONFIG_VARIABLE: str(open_folder / "config.toml")}
+    ).client()
+    client.ask(wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="here", home="/root")))
+    client.ask(wire.SubmitJob(spec=msgspec.structs.replace(spec, min_slots=2, max_slots=2), key="k"))
+    for event in client.events(0, 1):
+        if isinstance(event.data, JobStarted):
+            failed = {"lab2": wire.FailedHost(why=FAILURE, again_at=event.at + 600.0)}
+            client.ask(wire.ReportFailedHosts(hosts=failed))
+        if isinstance(event.data, StopRequested):
+            assert event.data.reason == f"host lost: lab2:0 ({FAILURE})"
+            break
+    asking = other.start("-c", FOLLOWS, endpoint, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    told, errors = asking.communicate(timeout=60)
+    assert asking.returncode == 0, errors
+    assert "reason='host lost: lab2:0'" in told
+    assert "publickey" not in told
