@@ -51,6 +51,7 @@ KEYS = "live/daemon/test_registered_keys.py"
 SOCKETS = "unit/agent/test_session_sockets.py"
 SLOTS = "live/daemon/test_slot_agent.py"
 LEFT = f"{SLOTS}::test_what_is_left_of_a_lease_is_ended_and_nobody_else_gets_in[1]"
+SEEN = "unit/scheduler/test_what_others_see.py"
 VISIBLE = "unit/scheduler/test_visibility.py"
 GUARDS = (
     # leases: a slot comes back, and only when nothing of its attempt lives
@@ -90,6 +91,12 @@ GUARDS = (
     Guard("a session that keeps slots too long loses them", "scheduler/leases.py",
           "*(state.ended[job] for job in state.pinned)]", "]",
           "unit/scheduler/test_agents.py::test_a_session_that_never_gives_its_slots_back_loses_them[True]"),
+    Guard("why a user's host failed is told to nobody else", "types/texts.py",
+          'return reason.partition(" (")[0] if reason.startswith(_LOST) else reason', "return reason",
+          "live/daemon/test_others.py::test_others_read_that_a_host_was_lost_and_not_why"),
+    Guard("how a session is called is its owner's", "scheduler/visibility.py",
+          "if slot.pinned and not self.whole(user, slot.owner) else slot", "if False else slot",
+          f"{SEEN}::test_nothing_that_is_an_owners_alone_is_in_any_answer_to_another[kept_by_a_session]"),
     Guard("an agent that was killed is replaced", "driver/driver.py",
           "sampler.run(), self._keeper.run())", "sampler.run())",
           "live/agent/test_leases.py::test_drivers_replace_their_killed_agent_by_one_that_renews_their_leases"),

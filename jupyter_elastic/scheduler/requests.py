@@ -314,7 +314,7 @@ def _list_hosts(_ask: wire.ListHosts, api: DaemonApi, context: Context) -> Answe
     state = api.store.core.state
     others = other_machines(state.hosts, context.peer.user)
     kind = "gpu" if any(host.kind == "gpu" for host in state.hosts) else "cpu"
-    slots = tuple(api.store.core.slots())
+    slots = api.visibility.slots(context.peer.caller, api.store.core.slots())
     return wire.Hosts(slots=slots, kind=kind, seq=state.seq, drains=state.drains, others=others)
 
 

@@ -6,7 +6,7 @@ each field of that: what a later version adds is hidden until it is named here. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -38,10 +38,12 @@ from jupyter_elastic.types import (
     PlanRejected,
     PolicyUsed,
     RescaleRequested,
+    SlotInfo,
     SlotsReleased,
     StopRequested,
     View,
 )
+from jupyter_elastic.types.texts import for_others
 
 _R = TypeVar("_R", JobInfo, JobView)
 
@@ -150,9 +152,18 @@ class Visibility:
             isinstance(data, JobRequeued) and data.cause == "preempted"
         ):
             public = replace(public, reason=data.reason)  # the policy's; of all others it is the user's or an error's
+        if reason := getattr(public, "reason", ""):
+            public = replace(public, reason=for_others(reason))
         if isinstance(data, HostsChanged):
             public = replace(public, hosts=tuple(_as_seen(host, name_of(user)) for host in data.hosts))
         return replace(event, data=public, cause="")  # the cause of a submit is its key
+
+    def slots(self, user: Caller, slots: Iterable[SlotInfo]) -> tuple[SlotInfo, ...]:
+        """What `user` sees of slots; how others call a session, and what of it stays in memory, is theirs."""
+        return tuple(
+            replace(slot, pinned="kept by a session") if slot.pinned and not self.whole(user, slot.owner) else slot
+            for slot in slots
+        )
 
     def _public(self, record: Any, job: JobId | None, **known: Any) -> Any:
         """Those fields that everybody sees; `known`: what stands for some of them."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from jupyter_elastic.types.vocabulary import GpuProcess
 
 FOREIGN = "in use outside the pool"
+_LOST = "host lost: "
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """What moves a cursor, begins an escape sequence or a new line, or changes the direction of writing."""
 _NUMBER = re.compile(r"(\d+)")
@@ -50,6 +51,19 @@ def also_used_by(processes: Sequence[GpuProcess]) -> str:
 def pinned_by(session: str, why: str) -> str:
     """Why a slot is kept on which no cell runs."""
     return f"kept by the session {session!r}" + (f": {why}" if why else "")
+
+
+def host_lost(slots: Sequence[str], why: str) -> str:
+    """Why a job leaves slots of a host that failed, or that its owner can't reach: `host lost: h1:0 (no route)`."""
+    return f"{_LOST}{', '.join(slots)}" + (f" ({why[:2000]})" if why else "")
+
+
+def for_others(reason: str) -> str:
+    """What others read of the reason of a job's start, resize or stop: why a host failed is its owner's alone.
+
+    It is a part of the reason, not a field of its own, as journals and notebooks of earlier versions have it so.
+    """
+    return reason.partition(" (")[0] if reason.startswith(_LOST) else reason
 
 
 def _named(processes: Sequence[GpuProcess]) -> str:

@@ -72,6 +72,7 @@ from jupyter_elastic.types import (
     WorkerReplaced,
 )
 from jupyter_elastic.types.errors import BadRequest, NotFound
+from jupyter_elastic.types.texts import host_lost
 
 MAX_LOSSES = 3
 """Attempts that may be lost in a row without new progress before the job is given up."""
@@ -502,8 +503,7 @@ def _hosts_reported(state: State, report: HostsReported) -> EventList:
         lost = [slot for slot in job.slots if slot not in usable or slot in closed]
         if lost:
             why = "; ".join(dict.fromkeys(why for slot in lost if (why := outs.get(slot) or closed.get(slot))))
-            text = f"host lost: {', '.join(lost)}" + (f" ({why[:2000]})" if why else "")
-            events.append(drains.without(state, job, lost, text))
+            events.append(drains.without(state, job, lost, host_lost(lost, why)))
     return events
 
 

@@ -15,6 +15,7 @@ from jupyter_elastic.scheduler.core.reservation import reserved
 from jupyter_elastic.scheduler.core.state import Job, State, limit_at
 from jupyter_elastic.scheduler.core.transitions import HOLDING
 from jupyter_elastic.types import JobId, Phase, SlotId, begins_again, size_stays
+from jupyter_elastic.types.texts import for_others
 
 ENDED_AS: dict[Phase, str] = {"completed": "has completed", "failed": "has failed", "cancelled": "was cancelled"}
 
@@ -32,9 +33,9 @@ def explain(state: State, job: Job, now: float, *, whole: bool = True) -> str:
     elif job.phase == "stopping":
         lines = [f"Job {job.job} is being stopped ({job.stop}){_because(reason)}.", _drains(state, job)]
     elif whole:
-        lines = [*_holds(state, job, now), *_trains(state, job, now)]
+        lines = [*_holds(state, job, now, job.reason), *_trains(state, job, now)]
     else:
-        lines = [*_holds(state, job, now), _drains(state, job)]
+        lines = [*_holds(state, job, now, for_others(job.reason)), _drains(state, job)]
     if job.ended_at is None and job.phase != "queued" and state.absent(job.owner):
         lines.append(f"The agent of {job.owner} is not connected: orders wait for it; what runs goes on.")
     return "\n".join(line for line in (*lines, until(state, job, now)) if line)
@@ -45,7 +46,7 @@ def policy_reason(state: State, number: JobId) -> str:
     job, said = state.jobs.get(number), state.reasons.get(number, "")
     if job is None or said or not (job.phase in HOLDING or job.stop == "preempt"):
         return said
-    return job.reason
+    return for_others(job.reason)
 
 
 def until(state: State, job: Job, now: float) -> str:
@@ -113,9 +114,8 @@ def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
         lines.append(f"The agent of {job.owner} is not connected{remedy}.")
         return lines
     if (earlier := state.before(job)) is not None:
-        lines.append(
-            f"It is a cell of the session {job.spec.session!r}, and job {earlier} comes before it: one runs at a time."
-        )
+        session = f"the session {job.spec.session!r}" if whole else "a session"
+        lines.append(f"It is a cell of {session}, and job {earlier} comes before it: one runs at a time.")
         return lines
     maintenance = state.maintenance
     if maintenance is not None:
@@ -130,7 +130,7 @@ def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
         where = "where its session's workers are" if job.spec.session else "the only host for it"
         lines.append(f"It waits for slots on {host}, {where}: {there} free there.")
     if (only := suitable.hosts(state, job)) is not None and not state.bound_to(job.spec):
-        lines.append(_suitable(state, job, only))
+        lines.append(_suitable(state, job, only, suitable.asked(job.spec) if whole else ""))
     if whole:
         closed = ((host.name, state.why_not(job.owner, host)) for host in state.hosts)
         away = [f"{job.owner} can't reach {name} now: {why.rstrip('.')}." for name, why in closed if why][:5]
@@ -215,7 +215,7 @@ def _before(state: State, job: Job) -> Iterator[Job]:
             yield other
 
 
-def _holds(state: State, job: Job, now: float) -> list[str]:
+def _holds(state: State, job: Job, now: float, why: str) -> list[str]:
     spec = job.spec
     size = count(job.size.workers, "worker") + (f" and {count(job.servers, 'server')}" if job.servers else "")
     asked = str(spec.min_slots) if spec.min_slots == spec.max_slots else f"{spec.min_slots}:{spec.max_slots}"
@@ -224,7 +224,7 @@ def _holds(state: State, job: Job, now: float) -> list[str]:
     if host := state.bound_to(job.spec):
         lines.append(f"Its session's workers are on {host}." if spec.session else f"It runs on {host} only.")
     if job.changed_at is not None:
-        lines.append(f"That was decided {span(now - job.changed_at)} ago{_because(job.reason)}.")
+        lines.append(f"That was decided {span(now - job.changed_at)} ago{_because(why)}.")
     if job.leaving:
         lines.append(_leaves(state, job, now))
     reason = state.reasons.get(job.job)
@@ -233,9 +233,8 @@ def _holds(state: State, job: Job, now: float) -> list[str]:
     return lines
 
 
-def _suitable(state: State, job: Job, only: frozenset[str]) -> str:
-    """Which hosts may give it slots, and how many are free there."""
-    what = suitable.asked(job.spec)
+def _suitable(state: State, job: Job, only: frozenset[str], what: str) -> str:
+    """Which hosts, with `what` it has asked for, may give it slots, and how many are free there."""
     free = count(sum(host in only for host, _ in state.free()))
     ending = [host.name for host in state.hosts if host.until is not None and host.name not in only]
     ends = f"; {', '.join(ending[:5])} would end before it" if ending and not what else ""

@@ -258,7 +258,6 @@ client.close()
 """
 
 
-@pytest.mark.xfail(strict=True, reason="others read why a user's host failed")
 @needs_root
 def test_others_read_that_a_host_was_lost_and_not_why(pool, spec, other, open_folder) -> None:
     (open_folder / "hosts.json").write_text(json.dumps([{"name": "lab2", "reach": "exec:", "slots": 1}]))

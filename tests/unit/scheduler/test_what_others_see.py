@@ -195,9 +195,6 @@ class Pool(Harness):
                 return done.value
 
 
-TOLD = pytest.mark.xfail(strict=True, reason="others read why a user's host failed, and how he calls a session")
-
-
 def lost_while_it_starts(pool: Pool) -> None:
     job = pool.submits(4, 4)
     pool.plan({job: 4})
@@ -257,8 +254,8 @@ def fails(pool: Pool) -> None:
 
 @pytest.mark.parametrize(
     "story",
-    [*(pytest.param(one, marks=TOLD) for one in (lost_while_it_starts, lost_while_it_is_elastic, lost_and_queued_again,
-     kept_by_a_session, a_session_that_runs_and_one_that_waits, waits_for_a_label)), fails],
+    [lost_while_it_starts, lost_while_it_is_elastic, lost_and_queued_again, kept_by_a_session,
+     a_session_that_runs_and_one_that_waits, waits_for_a_label, fails],
 )  # fmt: skip
 def test_nothing_that_is_an_owners_alone_is_in_any_answer_to_another(story: Any) -> None:
     pool = Pool()
@@ -274,7 +271,6 @@ def _administrators(told: Any) -> bool:
     return type(getattr(told, "data", None)).__name__ == "HostsChanged" and SSH not in repr(told)
 
 
-@TOLD
 def test_others_read_which_slots_were_lost_and_the_owner_reads_why() -> None:
     for story in (lost_while_it_starts, lost_while_it_is_elastic, lost_and_queued_again):
         pool = Pool()
