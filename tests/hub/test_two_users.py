@@ -207,6 +207,38 @@ def test_the_administrator_drains_and_puts_the_pool_into_maintenance_and_nobody_
     assert "completed" in people.bobs.run("print(later.wait())")
 
 
+SESSIONS = {
+    "a": "--gpus 1 --engine process",
+    "b": "--gpus 1 --engine torch",
+    "c": "--gpus 1:2 --engine torch",
+    "d": "--gpus 1 --engine process --interactive",
+}
+
+
+@pytest.mark.xfail(strict=True, reason="sessions need the right to --no-preempt")
+def test_whoever_has_no_right_has_four_sessions_and_keeps_slots_from_nobody(people: People) -> None:
+    bobs, client = people.bobs, people.machine.client
+    for name, words in SESSIONS.items():
+        bobs.run(f"%%distribute --session {name} {words}\nx = '{name}'")
+    bobs.run("%%distribute --session c --hold 5m --max-time 1h\ny = x + '1'")
+    bobs.run("%%distribute --session d --hold 5m\ny = x + '2'")
+    assert [bobs.run(f"print(get_ipython().run_line_magic('elastic', 'pull {name} x'))") for name in SESSIONS] == [
+        f"{{0: '{name}'}}\n" for name in SESSIONS
+    ]
+    with pytest.raises(
+        pytest.fail.Exception, match="you may have 4 sessions at a time on this pool, and have a, b, c, d:"
+    ):
+        bobs.run("%%distribute --session e --gpus 1 --engine process\nx = 'e'")
+    held = [job for job in client.jobs(all=True) if job.held]
+    assert held
+    people.anns.run("%%distribute --gpus 4 --engine process --name whole\nprint(rank)")
+    assert not [job for job in client.jobs(all=True) if job.held]
+    for name in SESSIONS:
+        bobs.run(f"%elastic end {name}")
+    with pytest.raises(pytest.fail.Exception, match="may not have jobs that are never paused"):
+        bobs.run("%%distribute --no-preempt --gpus 1 --engine process\nx = 1")
+
+
 SHARED_JOBS = 200 if "JUPYTER_ELASTIC_TEST_EVERYTHING" in os.environ else 12
 SHARES = """
 for _ in range({}):

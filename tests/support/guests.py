@@ -34,6 +34,15 @@ def invite(made: Pool, pool: Pool) -> None:
     private_files.write_json(Path(made.endpoint), own)
 
 
+def join(made: Pool, pool: Pool) -> Pool:
+    """Invite somebody, with an agent of their own, who then does all that tests of a pool do, but with no right."""
+    invite(made, pool)
+    made.daemon = pool.daemon
+    made.start_agent()
+    made.collect()
+    return made
+
+
 def environment(made: Pool) -> dict[str, str]:
     """The environment of somebody's Jupyter server, as far as it is ours."""
     ours = (paths.DIR_VARIABLE, endpoints.ENDPOINT_VARIABLE, "OMP_NUM_THREADS")

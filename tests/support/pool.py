@@ -111,6 +111,10 @@ class Pool:
         self.daemon = self._start("daemon", "jupyter_elastic.scheduler", *first, *self.options)
         self.until(lambda: self._daemon_lives() or self._ended_early(self.daemon, "daemon"), "the daemon comes up")
         self.client.ask(Ping(), timeout_s=LIMIT_S)
+        self.collect()
+
+    def collect(self) -> None:
+        """Begin to collect events."""
         if self._collector is None:
             self._collector = threading.Thread(target=self._collect, daemon=True)
             self._collector.start()

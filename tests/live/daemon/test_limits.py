@@ -113,6 +113,39 @@ def test_one_interactive_job_at_a_time_for_minutes_and_the_file_of_shares(users,
         ann.submit(spec)
 
 
+@pytest.mark.xfail(strict=True, reason="sessions need the right to --no-preempt")
+def test_everybody_has_so_many_sessions_whose_cells_end_in_time(users, spec, tmp_path) -> None:
+    shares = tmp_path / "shares.toml"
+    shares.write_text("[users.bob]\nmax_sessions = 1\nmax_time_s = 60\n")
+    users.start("--shares", str(shares))
+    ann, bob, spec = users.client("ann"), users.client("bob"), replace(spec, preemptible=False)
+    for asked in ({}, {"interactive": True}, {"hold_s": 30.0}):
+        with pytest.raises(NotAllowed, match="--no-preempt"):
+            ann.submit(replace(spec, **asked))
+    jobs = [
+        ann.submit(replace(spec, session=f"s{number}", engine=engine, min_slots=1, max_slots=most, hold_s=hold_s))
+        for number, (engine, most, hold_s) in enumerate([("torch", 1, 0.0), ("process", 4, 600.0), ("torch", 2, 5.0)])
+    ]
+    jobs.append(ann.submit(replace(spec, session="s3", interactive=True)))
+    assert [ann.jobs(job=job)[0].spec.max_time_s for job in jobs] == [14_400.0] * 3 + [600.0]
+    assert ann.submit(replace(spec, session="s0", max_time_s=14_400.0)), "a further cell is no further session"
+    with pytest.raises(TooMuch, match=r"ann has 4 sessions \(s0, s1, s2, s3\).*`max_sessions`.*\(root\)"):
+        ann.submit(replace(spec, session="s4"))
+    with pytest.raises(TooMuch, match=r"4 sessions"):  # that it may be paused now is easily changed later
+        ann.submit(replace(spec, session="s4", preemptible=True))
+    with pytest.raises(NotAllowed, match=r"cells of sessions of ann may run for 14400 s at most, not 14401: .*root"):
+        ann.submit(replace(spec, session="s0", max_time_s=14_401.0))
+    one = bob.submit(replace(spec, session="s0"))
+    assert bob.jobs(job=one)[0].spec.max_time_s == 60.0
+    bob.ask(wire.ResizeJob(job=one, preemptible=True))
+    bob.ask(wire.ResizeJob(job=one, preemptible=False))
+    with pytest.raises(TooMuch, match=r"bob has 1 session \(s0\)"):
+        bob.submit(replace(spec, session="s1"))
+    bob.ask(wire.CancelJob(job=one))
+    assert bob.submit(replace(spec, session="s1"))
+    assert users.pool.client().submit(replace(spec, session="s4")), "the administrators have no such limit"
+
+
 def test_a_spec_has_so_many_bytes_and_no_more(users, spec) -> None:
     users.start()
     long = "/" + "x" * 4095

@@ -12,6 +12,7 @@ import pytest
 from jupyter_elastic.jobfiles import session_limits, sessions
 from jupyter_elastic.platform import processes
 from tests.live.sessions.test_session_cells import Session
+from tests.support.guests import guest, join, tcp_options
 from tests.support.marks import everything
 from tests.support.other_user import needs_root, other_user
 from tests.support.pool import Pool
@@ -27,15 +28,34 @@ with socket.socket(socket.AF_UNIX) as connection:
 """
 
 
-@pytest.fixture(scope="module")
-def leased(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    """A pool whose attempts have leases of twelve seconds, and whose users may have one session."""
+@pytest.fixture(
+    scope="module",
+    params=[
+        "owner",
+        pytest.param(
+            "somebody",
+            marks=pytest.mark.xfail(strict=True, reason="sessions need the right to --no-preempt"),
+        ),
+    ],
+)
+def leased(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Pool]:
+    """A pool whose attempts have leases of twelve seconds, and whose users may have one session.
+
+    As its owner has it, or somebody who has no right there.
+    """
     folder = tmp_path_factory.mktemp("leased")
     shares = folder / "shares.toml"
     shares.write_text("[default]\nmax_sessions = 1\n")
-    with Pool(folder / "pool", options=("--lease", "12", "--shares", str(shares))) as pool:
-        pool.until(lambda: session_limits.read(pool.runtime), "the agent knows the limits")
-        yield pool
+    user = guest(folder, "somebody") if request.param == "somebody" else None
+    keys = tcp_options(folder) if user else ()
+    with Pool(folder / "pool", options=("--lease", "12", "--shares", str(shares), *keys)) as pool:
+        asks = pool if user is None else join(user, pool)
+        try:
+            asks.until(lambda: session_limits.read(asks.runtime), "the agent knows the limits")
+            yield asks
+        finally:
+            if user is not None:
+                user.stop()
 
 
 @pytest.fixture
