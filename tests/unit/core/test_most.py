@@ -9,7 +9,7 @@ import pytest
 from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.scheduler.core import Most
 from jupyter_elastic.scheduler.core.most import exceeded, within
-from jupyter_elastic.types import JobStarted, PlanAccepted, PlanRejected
+from jupyter_elastic.types import JobStarted, PlanAccepted, PlanRejected, Size, Slot
 from tests.support.harness import Harness, host
 from tests.unit.policies.pool import job, view
 
@@ -93,3 +93,37 @@ def test_the_core_refuses_a_plan_that_exceeds_a_limit_and_says_why_others_wait()
     pool.core.share({}, {}, Most({"ann": 4}))
     assert pool.core.wants_plan
     assert len(pool.core.view(pool.now).jobs) == 2
+
+
+@pytest.mark.xfail(strict=True, reason="only the first is told")
+@pytest.mark.parametrize(
+    ("most", "words"),
+    [
+        (Most(default=2), "ann may hold 2 slots at most"),
+        (Most({"ann": 2}), "ann may hold 2 slots at most"),
+        (Most(groups={"lab": 2}), "lab may hold 2 slots at most"),
+    ],
+)
+def test_every_job_that_a_limit_holds_back_is_told_and_the_journal_once(most, words):
+    pool = Harness(host("a", 4), most=most)
+    running = pool.running(1, 1, 1, group="lab")
+    waiting = [pool.submit(2, 2, group="lab"), pool.submit(1, 1, group="lab"), pool.submit(1, 4, group="lab")]
+    pool.core.view(pool.now)
+    pool.plan({running: 1})
+    assert [words in pool.core.explain(job, pool.now) for job in waiting] == [True] * 3
+    assert words not in pool.core.explain(pool.submit(1, 1, by="carl"), pool.now)
+    said = [event.data.reasons for event in pool.events if isinstance(event.data, PlanAccepted)][-1]
+    assert said == {str(waiting[0]): words}
+
+
+@pytest.mark.xfail(strict=True, reason="only the first is told")
+def test_every_job_that_waits_for_slots_for_servers_is_told():
+    slots = tuple(Slot(index=number, for_servers=number > 2) for number in range(5))
+    pool = Harness(host("a", 5, slots=slots))
+    running = pool.submit(1, 1, min_servers=1, max_servers=1)
+    pool.plan({running: Size(workers=1, servers=1)})
+    waiting = [pool.submit(1, 1, min_servers=least, max_servers=2) for least in (2, 1)]
+    pool.core.view(pool.now)
+    pool.plan({running: Size(workers=1, servers=1)})
+    assert ["for servers, and 1 of 2 are left" in pool.core.explain(job, pool.now) for job in waiting] == [True, False]
+    assert "a job before it waits for slots for servers" in pool.core.explain(waiting[1], pool.now)

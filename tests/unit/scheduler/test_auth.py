@@ -15,9 +15,9 @@ from jupyter_elastic.scheduler.auth import Guest, Keys, Rights, parse_keys, uid_
 from jupyter_elastic.scheduler.clock import Clock
 from jupyter_elastic.scheduler.daemon import Daemon
 from jupyter_elastic.scheduler.settings import Settings
-from jupyter_elastic.scheduler.shares import INTERACTIVE_S, Terms
+from jupyter_elastic.scheduler.shares import INTERACTIVE_S, SESSION_S, Terms
 from jupyter_elastic.scheduler.transport import Curve
-from jupyter_elastic.types import JobRequest, RegisterKey
+from jupyter_elastic.types import JobSpec, RegisterKey
 from jupyter_elastic.types.errors import NotAllowed
 
 
@@ -96,7 +96,7 @@ def test_what_a_guest_may_is_what_the_key_may_whatever_the_name_may() -> None:
 
 def test_going_before_others_needs_a_right_that_the_file_of_shares_gives() -> None:
     rights = Rights(owner="pool", admins=["ann"])
-    usual = JobRequest(min_slots=1, max_slots=1, priority=-5)
+    usual = JobSpec(name="n", folder="/f", python="/p", min_slots=1, max_slots=1, priority=-5)
     urgent, fixed = replace(usual, priority=3), replace(usual, preemptible=False)
     rights.ask_for("bob", usual, Terms())
     for spec, what in ((urgent, "a priority above 0"), (fixed, "--no-preempt")):
@@ -106,6 +106,9 @@ def test_going_before_others_needs_a_right_that_the_file_of_shares_gives() -> No
         rights.ask_for("bob", spec, Terms(priority=3))
     with pytest.raises(NotAllowed, match="a priority above 2"):
         rights.ask_for("bob", urgent, Terms(priority=2))
+    rights.ask_for("bob", replace(fixed, session="one"), Terms())
+    with pytest.raises(NotAllowed, match="a priority above 0"):
+        rights.ask_for("bob", replace(urgent, session="one"), Terms())
 
 
 def test_the_longest_job() -> None:
@@ -116,6 +119,12 @@ def test_the_longest_job() -> None:
     assert rights.run_for("pool", None, hour) is None
     with pytest.raises(NotAllowed, match=r"may run for 3600 s at most, not 3601: lower --max-time, or ask .*root"):
         rights.run_for("bob", 3601.0, hour)
+    cells = [(asked, terms) for terms in (hour, Terms(), Terms(priority=1)) for asked in (None, 60.0)]
+    assert [rights.run_for("bob", asked, terms, session=True) for asked, terms in cells] == [
+        3600.0, 60.0, SESSION_S, 60.0, None, 60.0,
+    ]  # fmt: skip
+    with pytest.raises(NotAllowed, match="cells of sessions of bob may run for 14400 s"):
+        rights.run_for("bob", 1e6, Terms(), session=True)
 
 
 def test_a_job_that_needs_more_than_its_owner_may_hold_is_refused() -> None:
