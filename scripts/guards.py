@@ -254,7 +254,16 @@ GUARDS = (
     Guard("asks of a Hub's user are limited", "hub/visitors.py",
           '        rates.ask(f"{found.kind}:{found.name}")\n', "",
           f"{HUB}::test_a_flood_of_one_user_is_refused_and_others_get_through"),
-    # sessions, whose workers and driver listen between cells
+    # sessions, whose cells are never paused, and whose workers and driver listen between cells
+    Guard("a user's cells wait or run in so many sessions", "scheduler/requests.py",
+          "            _check_number_of_sessions(api, peer, ask.spec.session, terms)\n", "            pass\n",
+          f"{LIMITS}::test_everybody_has_so_many_sessions_whose_cells_end_in_time"),
+    Guard("a session's cell ends in time", "scheduler/auth.py",
+          "            longest = longest or SESSION_S\n", "            pass\n",
+          f"{LIMITS}::test_everybody_has_so_many_sessions_whose_cells_end_in_time"),
+    Guard("what is never paused needs a right", "scheduler/auth.py",
+          "spec.preemptible or bool(spec.session) or highest > 0", "True",
+          f"{LIMITS}::test_everybody_has_so_many_sessions_whose_cells_end_in_time"),
     Guard("a session's parked worker is its user's", "worker/parking.py",
           "            check_same_user(connected)\n", "", f"{SOCKETS}::test_a_parked_worker_hangs_up_on_another_user"),
     Guard("a session's driver that stays is its user's", "driver/staying.py",

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from jupyter_elastic.scheduler.shares import INTERACTIVE_S, Terms
-from jupyter_elastic.types import SCOPE, JobId, JobRequest, KeyRegistered, Right
+from jupyter_elastic.scheduler.shares import INTERACTIVE_S, SESSION_S, Terms
+from jupyter_elastic.types import SCOPE, JobId, JobSpec, KeyRegistered, Right
 from jupyter_elastic.types.errors import NotAllowed
 
 log = logging.getLogger(__name__)
@@ -119,10 +119,14 @@ class Rights:
         if caller not in {self.owner, user_name(0)}:
             raise NotAllowed(f"this daemon runs as {self.owner}; only {self.owner} may end it")
 
-    def ask_for(self, caller: Caller, spec: JobRequest, terms: Terms) -> None:
-        """May a job of the caller go before others' and refuse to be paused, as this one asks? NotAllowed."""
+    def ask_for(self, caller: Caller, spec: JobSpec, terms: Terms) -> None:
+        """May a job of the caller go before others' and refuse to be paused, as this one asks? NotAllowed.
+
+        A session's cell can't be paused; the number of sessions and `run_for` bound those.
+        """
         highest = terms.priority or 0
-        if self.is_admin(caller) or (spec.priority <= highest and (spec.preemptible or highest > 0)):
+        may_stay = spec.preemptible or bool(spec.session) or highest > 0
+        if self.is_admin(caller) or (spec.priority <= highest and may_stay):
             return
         what = f"a priority above {highest}" if spec.priority > highest else "jobs that are never paused (--no-preempt)"
         raise NotAllowed(
@@ -140,14 +144,20 @@ class Rights:
                     f"({self._admins()}) for more `max_slots` in the file of shares"
                 )
 
-    def run_for(self, caller: Caller, max_time_s: float | None, terms: Terms) -> float | None:
-        """The time limit of a job of the caller that asks for this one; NotAllowed where it may not run so long."""
+    def run_for(self, caller: Caller, max_time_s: float | None, terms: Terms, *, session: bool = False) -> float | None:
+        """The time limit of a job of the caller that asks for this one; NotAllowed where it may not run so long.
+
+        A session's cell always has one, as it is never paused, unless the caller may ask for such jobs.
+        """
         longest = terms.max_time_s
+        if session and not terms.priority:
+            longest = longest or SESSION_S
         if longest is None or self.is_admin(caller):
             return max_time_s
         if max_time_s is not None and max_time_s > longest:
             raise NotAllowed(
-                f"on this pool jobs of {name_of(caller)} may run for {longest:g} s at most, not {max_time_s:g}: lower "
+                f"on this pool {'cells of sessions' if session else 'jobs'} of {name_of(caller)} may run for "
+                f"{longest:g} s at most, not {max_time_s:g}: lower "
                 f"--max-time, or ask an administrator ({self._admins()}) for `max_time_s` in the file of shares"
             )
         return longest if max_time_s is None else max_time_s

@@ -176,7 +176,9 @@ def _submit(ask: wire.SubmitJob, api: DaemonApi, context: Context) -> Answer:
         if ask.spec.interactive:
             limit = api.rights.wait_for(peer.caller, limit, terms)
             _check_number_of_interactive_jobs(api, peer, terms)
-        limit = api.rights.run_for(peer.caller, limit, terms)
+        if ask.spec.session:
+            _check_number_of_sessions(api, peer, ask.spec.session, terms)
+        limit = api.rights.run_for(peer.caller, limit, terms, session=bool(ask.spec.session))
         spec = replace(ask.spec, group=group, max_time_s=limit)
         store.command(Submit(at=store.now(), by=user, id=ask.key, spec=spec, uid=context.peer.uid))
         job = store.core.state.keys.get(ask.key)
@@ -204,6 +206,19 @@ def _check_number_of_interactive_jobs(api: DaemonApi, peer: Peer, terms: Terms) 
             f"{user} has {count(len(mine), 'interactive job')} ({', '.join(map(str, mine))}), and may have no more at "
             "a time (`interactive_jobs` in the file of shares): wait for the end of one, cancel it, or leave "
             f"--interactive out; {ask_admins(api.rights.admins)}"
+        )
+
+
+def _check_number_of_sessions(api: DaemonApi, peer: Peer, session: str, terms: Terms) -> None:
+    """Those with unfinished cells; parked ones are the user's agent's to count."""
+    user, state, most = peer.user, api.store.core.state, terms.max_sessions or SESSIONS
+    cells = (state.jobs[job] for job in state.in_sessions)
+    names = sorted({cell.spec.session for cell in cells if cell.owner == user} - {session})
+    if len(names) >= most and not api.rights.is_admin(peer.caller):
+        raise TooMuch(
+            f"cells of {user} wait or run in {count(len(names), 'session')} ({', '.join(names)}), and {user} may have "
+            "no more at a time (`max_sessions` in the file of shares): wait for their end, or cancel them; "
+            f"{ask_admins(api.rights.admins)}"
         )
 
 

@@ -122,6 +122,8 @@ INTERACTIVE_S = 600.0
 """The longest that an interactive job runs, unless the administrator says another time."""
 SESSIONS = 4
 """How many sessions a user of a shared pool may have at a time, unless the administrator says otherwise."""
+SESSION_S = 14_400.0
+"""The longest that a cell of a session runs, unless the administrator says another `max_time_s`."""
 EQUAL = Shares()
 """Everybody alike, without groups."""
 

@@ -146,7 +146,10 @@ class Core:
         if problem is not None:
             stamp = {name: getattr(proposal, name) for name in ("at", "by", "id", "policy")}
             return PolicyFailed(**stamp, reason=f"illegal plan: {problem}")
-        return replace(proposal, plan=replace(plan, reasons=self._views.held_back | plan.reasons))
+        # `explain` tells the others too; of thousands that one limit holds back the journal names the first.
+        first = {reason: job for job, reason in reversed(self._views.held_back.items())}
+        said = {job: reason for reason, job in first.items()}
+        return replace(proposal, plan=replace(plan, reasons=said | plan.reasons))
 
     def fold(self, event: Event) -> None:
         """Fold an event into the state: what a replay does with each line of the journal."""
@@ -210,7 +213,7 @@ class Core:
 
     def explain(self, job: JobId, now: float, *, whole: bool = True) -> str:
         """Why the job waits or holds what it holds (`whole`: as its owner may know it); NotFound if there is none."""
-        return explain(self.state, found(self.state, job), now, whole=whole)
+        return explain(self.state, found(self.state, job), now, whole=whole, held_back=self._views.held_back)
 
     def until(self, job: JobId, now: float) -> str:
         """The sentence of that about its start; empty where waiting alone does not help."""

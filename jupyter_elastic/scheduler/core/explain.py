@@ -6,7 +6,7 @@ Knows the state. Guesses nothing that it can't tell from it, and says "about" wh
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from math import inf
 
@@ -20,8 +20,13 @@ from jupyter_elastic.types.texts import for_others
 ENDED_AS: dict[Phase, str] = {"completed": "has completed", "failed": "has failed", "cancelled": "was cancelled"}
 
 
-def explain(state: State, job: Job, now: float, *, whole: bool = True) -> str:
-    """A few lines for a person; not `whole`: its slots and what the policy says, for those whose job it is not."""
+def explain(
+    state: State, job: Job, now: float, *, whole: bool = True, held_back: Mapping[JobId, str] | None = None
+) -> str:
+    """A few lines for a person; not `whole`: its slots and what the policy says, for those whose job it is not.
+
+    `held_back`: jobs that the policy did not see when it was last asked, and why.
+    """
     now = max(state.at, now)
     reason = job.reason if whole else policy_reason(state, job.job)
     if job.ended_at is not None:
@@ -29,7 +34,7 @@ def explain(state: State, job: Job, now: float, *, whole: bool = True) -> str:
         if job.pinned:
             lines.append(_pinned(job, now, whole=whole))
     elif job.phase == "queued":
-        lines = _waits(state, job, now, whole=whole)
+        lines = _waits(state, job, now, (held_back or {}).get(job.job, ""), whole=whole)
     elif job.phase == "stopping":
         lines = [f"Job {job.job} is being stopped ({job.stop}){_because(reason)}.", _drains(state, job)]
     elif whole:
@@ -58,7 +63,7 @@ def until(state: State, job: Job, now: float) -> str:
     if (
         job.phase != "queued"
         or state.absent(job.owner)
-        or need > state.capacity
+        or _short(state, job)
         or state.maintenance is not None
         or state.before(job)
     ):
@@ -101,7 +106,7 @@ def span(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
+def _waits(state: State, job: Job, now: float, held_back: str, *, whole: bool) -> list[str]:
     need = state.needs(job.spec)
     lines = [f"Job {job.job} has waited for {span(now - job.queued_at)}; it needs {_needed(state, job)} to start."]
     if whole and job.spec.deadline_at is not None:
@@ -140,9 +145,10 @@ def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
         lines.append(f"{count(idle)} of {state.server_capacity} for servers free.")
     lines += [_pinned(state.ended[number], now, whole=False) for number in sorted(state.pinned)]
     lines += _interactive(state, job, now)
-    if need > state.capacity:
-        out = state.total - state.capacity
-        lines.append(f"The pool can't give {need} now ({count(out)} out): it waits for slots to come back.")
+    if _short(state, job):
+        out = state.total - _lendable(state, (slot for slot, entry in state.slots.items() if entry.pinned is None))
+        why = "out or drained" if any(slot.drained and slot.job is not None for slot in state.slots.values()) else "out"
+        lines.append(f"The pool can't give {need} now ({count(out)} {why}): it waits for slots to come back.")
         lines += [f"{one.target} is {one.text}." for one in state.drains]
         return lines
     before = bisect_left(list(state.jobs), job.job) - sum(other < job.job for other in state.active)
@@ -150,9 +156,16 @@ def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
         more = f" and {before - 5} more" if before > 5 else ""
         first = ", ".join(f"job {other.job}" for other in islice(_before(state, job), 5))
         lines.append(f"Submitted before it: {first}{more}.")
-    reason = state.reasons.get(job.job)
+    reason = state.reasons.get(job.job) or held_back
     lines.append(f"Policy {state.policy}{f' says: {reason}' if reason else ' did not schedule it in its last plan'}.")
     return lines
+
+
+def _short(state: State, job: Job) -> bool:
+    """Whether it needs more than comes free by itself: drained slots are not given again, whoever has them now."""
+    need, only = state.needs(job.spec), suitable.hosts(state, job) if state.drains else None
+    there = [slot for slot, entry in state.slots.items() if only is None or entry.host in only]
+    return need > state.capacity or (bool(state.drains) and need > _lendable(state, there))
 
 
 def _pinned(job: Job, now: float, *, whole: bool) -> str:
@@ -201,7 +214,7 @@ def _draining(state: State) -> dict[JobId, int]:
     return {job: slots for job, slots in counts.items() if slots}
 
 
-def _lendable(state: State, slots: tuple[SlotId, ...]) -> int:
+def _lendable(state: State, slots: Iterable[SlotId]) -> int:
     entries = (state.slots[slot] for slot in slots)
     return sum(entry.leasable and not entry.for_servers for entry in entries)
 
@@ -268,7 +281,8 @@ def _trains(state: State, job: Job, now: float) -> list[str]:
     if end is not None:
         lines.append(f"At its present speed it is done in about {span(end - now)}.")
     if not job.preemptible:
-        lines.append(f"No policy may take all its slots ({'--interactive' if spec.interactive else '--no-preempt'}).")
+        why = "--interactive" if spec.interactive else "--session" if spec.session else "--no-preempt"
+        lines.append(f"No policy may take all its slots ({why}).")
     if spec.deadline_at is not None:
         lines.append(_deadline(spec.deadline_at, now))
     if spec.max_time_s is not None:
@@ -307,7 +321,7 @@ def expected(state: State, need: int, now: float) -> float | None:
     """When `need` slots are free if nobody starts or grows: running jobs end one after the other."""
     slots = (slot for slot in state.slots.values() if slot.leasable and not slot.for_servers)
     have = sum(slot.free or slot.draining for slot in slots)
-    ends = [(finish(job, now), job.job, state.charged(job.slots)) for job in state.active_jobs()]
+    ends = [(finish(job, now), job.job, _lendable(state, job.slots)) for job in state.active_jobs()]
     pinned = (state.ended[number] for number in state.pinned)
     ends += [(job.pinned_until, job.job, state.charged(job.pinned)) for job in pinned]
     for end, _, more in sorted((end, job, held) for end, job, held in ends if end is not None):

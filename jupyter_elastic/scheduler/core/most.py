@@ -68,8 +68,7 @@ def within(jobs: Sequence[JobView], most: Most) -> tuple[list[JobView], dict[Job
         full = [party for party in limits if room[party] < need or party in blocked]
         if full and not job.size.workers:
             unseen.add(job.job)
-            if blocked.isdisjoint(full):
-                reasons[job.job] = f"{full[0][1]} may hold {_slots(limits[full[0]])} at most"
+            reasons[job.job] = f"{full[0][1]} may hold {_slots(limits[full[0]])} at most"
             blocked.update(full)
             continue
         parties[job.job], most_workers[job.job] = list(limits), _least(job)

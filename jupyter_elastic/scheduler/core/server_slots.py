@@ -30,10 +30,11 @@ def within(jobs: Sequence[JobView], slots: int) -> tuple[list[JobView], dict[Job
     for job in sorted(with_servers, key=lambda job: (not job.size.workers, -job.priority)):
         if not job.size.workers and job.min_servers and (blocked or job.min_servers > room):
             unseen.add(job.job)
-            if not blocked:
-                reasons[job.job] = (
-                    f"needs {_slots(job.min_servers)} for servers, and {max(room, 0)} of {slots} are left"
-                )
+            reasons[job.job] = (
+                "a job before it waits for slots for servers"
+                if blocked
+                else f"needs {_slots(job.min_servers)} for servers, and {max(room, 0)} of {slots} are left"
+            )
             blocked = True
             continue
         counts[job.job] = max(job.min_servers, min(job.size.servers, job.max_servers))

@@ -28,16 +28,7 @@ with socket.socket(socket.AF_UNIX) as connection:
 """
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "owner",
-        pytest.param(
-            "somebody",
-            marks=pytest.mark.xfail(strict=True, reason="sessions need the right to --no-preempt"),
-        ),
-    ],
-)
+@pytest.fixture(scope="module", params=["owner", "somebody"])
 def leased(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Pool]:
     """A pool whose attempts have leases of twelve seconds, and whose users may have one session.
 

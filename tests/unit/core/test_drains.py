@@ -190,7 +190,6 @@ def test_a_job_that_is_over_leaves_its_drained_slot() -> None:
     assert pool.core.next_wakeup(pool.now) is None
 
 
-@pytest.mark.xfail(strict=True, reason="a drained slot counts as long as it is leased")
 def test_a_job_that_needs_a_slot_that_is_drained_and_still_leased_is_told() -> None:
     pool = Harness(host("lab", 2))
     pool.settle(pool.running(2, 2, 2), elastic=False)
@@ -205,7 +204,6 @@ def test_a_job_that_needs_a_slot_that_is_drained_and_still_leased_is_told() -> N
     assert "drained" not in pool.core.explain(whole, pool.now)
 
 
-@pytest.mark.xfail(strict=True, reason="a drained slot counts as long as it is leased")
 def test_a_job_for_some_hosts_is_told_of_the_drain_there_and_no_other() -> None:
     pool = Harness(host("a", 2, labels={"gpu": "A100"}), host("b", 4, labels={"gpu": "T4"}))
     pool.settle(pool.running(2, 2, 2, on={"gpu": "A100"}), elastic=False)
@@ -216,7 +214,6 @@ def test_a_job_for_some_hosts_is_told_of_the_drain_there_and_no_other() -> None:
     assert "drained" not in pool.core.explain(there, pool.now)
 
 
-@pytest.mark.xfail(strict=True, reason="a drained slot counts as long as it is leased")
 def test_a_drained_slot_is_no_part_of_when_there_is_room() -> None:
     pool = Harness(host("lab", 3))
     first = pool.running(1, 1, 1, estimate_s=100.0)

@@ -158,7 +158,9 @@ def test_what_is_left_is_offered_in_turn_and_the_running_keep_theirs() -> None:
     jobs = [servers(1, 1, 3), servers(2, 1, 2, on=1), drawn.job(3), servers(4, 2, 2), servers(5, 1, 1)]
     seen, said = within(jobs, 4)
     assert [(job.job, job.max_servers) for job in seen] == [(1, 2), (2, 2), (3, 0)]
-    assert said == {4: "needs 2 slots for servers, and 1 of 4 are left"}
+    assert said == {
+        4: "needs 2 slots for servers, and 1 of 4 are left", 5: "a job before it waits for slots for servers"
+    }  # fmt: skip
     assert [job.server_cost for job in seen] == [0, 0, 1]
     seen, said = within(jobs, 100)
     assert [job.max_servers for job in seen] == [3, 2, 0, 2, 1]
