@@ -230,12 +230,14 @@ class PlanRejected(EventData, frozen=True, kw_only=True):
 
 
 class PlanAccepted(EventData, frozen=True, kw_only=True):
-    """A plan was applied; only journaled when its memo or its reasons changed."""
+    """A plan was applied; only journaled when its memo, its reasons or its turn changed."""
 
     policy: Name
     memo: Any = None
     reasons: dict[str, str] = {}
     """Why the policy gave a job what it gave, by job id as text."""
+    turn: tuple[JobId, ...] = ()
+    """As in `Plan`."""
 
 
 class AgentChanged(EventData, frozen=True, kw_only=True):

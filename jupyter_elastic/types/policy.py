@@ -69,6 +69,16 @@ class Profile(Record, frozen=True, kw_only=True, gc=False):
         return 1.0 / seconds if seconds > 0 else None
 
 
+class Turn(Record, frozen=True, kw_only=True, gc=False):
+    """What decides when a user or a group gets its next slot, where not all get some at once."""
+
+    begun: tuple[float, ...] = ()
+    """When its last jobs began, the newest last; at most 32."""
+    owed_s: float = 0.0
+    """Slot-seconds that it has used while another one waited. Only differences count: who comes owes as much as the
+    least of those present, or at most its own last job on one slot more."""
+
+
 class JobView(Record, frozen=True, kw_only=True, gc=False):
     """All that a policy may know of an unfinished job."""
 
@@ -107,6 +117,8 @@ class JobView(Record, frozen=True, kw_only=True, gc=False):
     """Seconds with slots so far."""
     preemptions: int = 0
     """Times that it was paused."""
+    loses_all: bool = False
+    """Whether it would begin anew if its slots were taken: it has no elastic loop, so it commits nothing."""
     profile: Profile = Profile()
 
     def cost(self, size: Size) -> int:
@@ -150,6 +162,8 @@ class View(Record, frozen=True, kw_only=True):
     used: dict[str, dict[str, float]] = {}
     """Slot-seconds used, by group (empty: none) and user; those of one half-life ago count half. The half-life is the
     active policy's option `half_life_s`, 7 days where it has none. Who is no administrator sees none."""
+    turns: dict[str, dict[str, Turn]] = {}
+    """Of those who have unfinished jobs: under no name users without a group, and groups; by group its members."""
     lengths: dict[str, dict[str, tuple[float, ...]]] = {}
     """By owner and name, how long completed jobs were that did not report what was left: seconds on their least size,
     as `estimate_s`; the newest last, at most 20. Who is no administrator sees none."""
@@ -172,6 +186,8 @@ class Plan(Record, frozen=True, kw_only=True):
     """JSON values, at most 64 KiB; they come back in the next view."""
     reasons: dict[JobId, Text] = {}
     """What people read, by job: why it waits, grows, shrinks or pauses."""
+    turn: tuple[JobId, ...] = ()
+    """Waiting jobs that come next as slots come free, the first one first; for people, as far as the policy knows."""
 
 
 class Policy(Protocol):

@@ -289,10 +289,10 @@ def _propose(state: State, proposal: Propose) -> EventList:
     if problem is not None:
         return _rejected(state, f"illegal plan: {problem}")
     events: EventList = []
-    reasons = plan.reasons(state, proposal.plan)
-    if state.rejections or memo != state.memos.get(state.policy) or reasons != state.reasons:
+    reasons, turn = plan.reasons(state, proposal.plan), plan.turn(state, proposal.plan)
+    if state.rejections or memo != state.memos.get(state.policy) or (reasons, turn) != (state.reasons, state.turn):
         spoken = {str(job): reason for job, reason in reasons.items()}
-        events.append(PlanAccepted(policy=state.policy, memo=memo, reasons=spoken))
+        events.append(PlanAccepted(policy=state.policy, memo=memo, reasons=spoken, turn=turn))
     return events + plan.difference(state, proposal.plan, kept=reserved(state).slots + holds.held(state))
 
 

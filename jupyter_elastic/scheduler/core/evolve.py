@@ -17,6 +17,7 @@ from jupyter_elastic.scheduler.core.lengths import length, noted
 from jupyter_elastic.scheduler.core.profile import Learned, remaining
 from jupyter_elastic.scheduler.core.state import BY_KEY, NOBODY_DIED, NOTHING_LEARNED, Job, SlotState, State
 from jupyter_elastic.scheduler.core.transitions import after
+from jupyter_elastic.scheduler.core.turns import Row
 from jupyter_elastic.scheduler.core.used import HALF_LIFE_S, Used
 from jupyter_elastic.types import (
     ENDED,
@@ -69,7 +70,10 @@ def evolve(state: State, event: Event) -> None:
         return
     job = state.jobs.get(data.job)  # type: ignore[union-attr]
     if job is not None:
+        phase, slots = job.phase, job.slots
         _JOB[type(data)](state, job, state.at, data)
+        if job.phase != phase or job.slots is not slots:
+            _take_turns(state, job, waited=phase == "queued")
     elif isinstance(data, SlotsReleased | UnpinRequested) and data.job in state.pinned:
         _unpin(state, state.ended[data.job], data)
 
@@ -87,6 +91,9 @@ def _submitted(state: State, event: Event, data: JobSubmitted) -> None:
         queued_at=state.at,
     )
     state.jobs[data.job] = job
+    for row, name in job.places:
+        state.rows.setdefault(row, Row()).came(name, state.at, state.shares.weights)
+    _take_turns(state, job, waited=False)
     state.unfinished[job.owner] = state.unfinished.get(job.owner, 0) + 1
     state.keys[event.cause] = data.job
     if data.spec.interactive:
@@ -96,6 +103,19 @@ def _submitted(state: State, event: Event, data: JobSubmitted) -> None:
     if data.uid is not None:
         state.ids[data.owner] = data.uid
     state.next_job = max(state.next_job, data.job + 1)
+
+
+def _take_turns(state: State, job: Job, *, waited: bool) -> None:
+    """Note what an event has changed for its owner and group. `waited`: whether it was queued before."""
+    waits = (job.phase == "queued") - waited
+    slots = state.charged(job.slots)
+    for row, name in job.places:
+        began = waited and job.phase == "starting"
+        one = state.rows[row].moved(name, state.at, waiting=waits, held=slots - job.charged, began=began)
+        if job.ended_at is not None:
+            one.unfinished -= 1
+            one.last_s = job.run_s
+    job.charged = slots
 
 
 def _shared(spec: JobSpec) -> JobSpec:
@@ -152,6 +172,7 @@ def _drain(state: State, job: Job, slots: tuple[SlotId, ...]) -> None:
 def _running(_state: State, job: Job, at: float, data: JobRunning) -> None:
     job.phase = after(job.phase, data)
     job.elastic = data.elastic
+    job.plain = data.elastic is False
     if (job.settled, job.members) != (data.generation, data.slots):
         job.settled, job.members = data.generation, data.slots
         start_s = 0.0 if job.changed_at is None else at - job.changed_at
@@ -329,6 +350,8 @@ def _forgotten(state: State, data: JobsForgotten) -> None:
     owners = {job.owner for jobs in (state.jobs, state.ended) for job in jobs.values()}
     for group, users in list(state.used.items()):
         state.used[group] = {name: one for name, one in users.items() if one.now(state.at, state.half_life_s) >= 1.0}
+    for row in state.rows.values():
+        row.forget(state.at)
     state.ids = {owner: uid for owner, uid in state.ids.items() if owner in owners}
     state.lengths = {owner: names for owner, names in state.lengths.items() if owner in owners}
 
@@ -397,7 +420,7 @@ def _policy_used(state: State, data: PolicyUsed) -> None:
         state.half_life_s = half_life_s
     state.policy, state.policy_options, state.policy_source = data.name, data.options, data.source
     state.rejections = 0
-    state.reasons = {}
+    state.reasons, state.turn = {}, ()
 
 
 def _plan_rejected(state: State, _data: PlanRejected) -> None:
@@ -408,6 +431,7 @@ def _plan_accepted(state: State, data: PlanAccepted) -> None:
     state.rejections = 0
     state.memos[data.policy] = data.memo
     state.reasons = {int(job): reason for job, reason in data.reasons.items()}
+    state.turn = data.turn
 
 
 def _agent_changed(state: State, data: AgentChanged) -> None:

@@ -31,6 +31,8 @@ from jupyter_elastic.types.texts import visible
 
 MEMO_BYTES = 64 * 1024
 REASON_CHARS = 2_000
+MOST_NEXT = 100
+"""Jobs that a plan may name as the next ones."""
 
 
 def illegal(plan: Any, view: View) -> str | None:
@@ -154,6 +156,15 @@ def reasons(state: State, plan: Plan) -> dict[JobId, str]:
             by = f" by {known.resized_by}" if known.resized_by else ""
             found[number] = f"resized to {low if low == high else f'{low}:{high}'}{by}"
     return found
+
+
+def turn(state: State, plan: Plan) -> tuple[JobId, ...]:
+    """The queued jobs that the plan says come next, as far as it can be believed."""
+    said: Any = plan.turn
+    if not isinstance(said, tuple):
+        return ()
+    known = (job for job in said[:MOST_NEXT] if type(job) is int and job in state.jobs)
+    return tuple(dict.fromkeys(job for job in known if state.jobs[job].phase == "queued"))
 
 
 def _follows_its_range(job: Job, workers: int) -> bool:

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from jupyter_elastic.scheduler.core.lengths import Lengths
 from jupyter_elastic.scheduler.core.profile import Learned
 from jupyter_elastic.scheduler.core.transitions import HOLDING
+from jupyter_elastic.scheduler.core.turns import Row
 from jupyter_elastic.scheduler.core.used import HALF_LIFE_S, Used
 from jupyter_elastic.types import (
     AgentPlace,
@@ -120,6 +121,10 @@ class Job(Struct, kw_only=True, gc=False):
     """Up to when `attained_s` and `run_s` are counted."""
     attained_s: float = 0.0
     run_s: float = 0.0
+    charged: int = 0
+    """Slots of it that are in the books of its owner and group (`core/turns.py`)."""
+    plain: bool = False
+    """Whether its cell ran without an elastic loop when it last ran: it keeps nothing when its slots are taken."""
     preemptions: int = 0
     restarts: int = 0
     losses: int = 0
@@ -171,6 +176,12 @@ class Job(Struct, kw_only=True, gc=False):
         return self.phase in HOLDING and not self.elastic
 
     @property
+    def places(self) -> tuple[tuple[str, str], ...]:
+        """The rows in which it counts, and for whom."""
+        group = self.spec.group
+        return (("", group), (group, self.owner)) if group else (("", self.owner),)
+
+    @property
     def key(self) -> tuple[float, JobId]:
         """The order among jobs."""
         return self.submitted_at, self.job
@@ -218,6 +229,8 @@ class State(Struct, kw_only=True):
     used: dict[str, dict[str, Used]] = field(default_factory=dict)
     """What was used, by group (empty: none) and user, up to the last count of each job."""
     half_life_s: float = HALF_LIFE_S
+    rows: dict[str, Row] = field(default_factory=dict)
+    """Who shares slots with whom: at the top (no name) users without group, and groups; the members of each group."""
     lengths: Lengths = field(default_factory=dict)
     """Of completed silent jobs; `noted` makes it anew, since views hold it."""
     keys: dict[str, JobId] = field(default_factory=dict)
@@ -245,6 +258,8 @@ class State(Struct, kw_only=True):
     """What each policy asked to be reminded of."""
     reasons: dict[JobId, str] = field(default_factory=dict)
     """What the policy last said of an unfinished job."""
+    turn: tuple[JobId, ...] = ()
+    """Jobs that the policy would start next as slots come free, in this order, as far as it says so."""
     reached: dict[str, int] = field(default_factory=dict)
     """By user who can't reach all hosts, and under `BY_KEY` of all who come by a key, what `reachable` says."""
     rejections: int = 0

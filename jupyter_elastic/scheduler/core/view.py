@@ -114,6 +114,7 @@ class Views:
             weights=self._weights,
             quotas=self.quotas,
             used=_used(state, now),
+            turns={name: row.turns(now) for name, row in state.rows.items()},
             lengths=state.lengths,
         )
 
@@ -194,6 +195,7 @@ def job_view(job: Job) -> JobView:
         attained_s=job.attained_s,
         run_s=job.run_s,
         preemptions=job.preemptions,
+        loses_all=job.plain,
         profile=job.learned.profile(job.progress),
     )
 

@@ -5,8 +5,9 @@ is weighted max-min. Each step goes to the group with the least (slots / weight)
 there to the next waiting job's minimum, else to the growth of that user's smallest job. Who has no group is one.
 
 Slots are whole and shares are not: of five slots 2:1 is 3.33 and 1.67. Everybody gets the whole slots of a share first;
-what is left goes to whoever has used the least for its weight of late, so that the parts are right over time (deficit
-round robin, Shreedhar and Varghese, SIGCOMM 1995). No running job is ended for such a part.
+what is left goes to whoever owes the least for its weight (start-time fair queueing, `core/turns.py`), so that the
+parts are right over time. A debt is no priority: who holds no slot and has a job waiting goes first as soon as another
+has begun `TURNS` jobs since then, for the same weight. No running job is ended for such a part.
 
 A quota is guaranteed: who is below it comes before everybody above theirs. What a quota's owner doesn't use is lent;
 when the owner comes back, borrowers shrink at once, and are preempted once the owner's job waited `grace_s`. A gang
@@ -19,17 +20,20 @@ group, or in it a user, has used, and S its part by weight. That is the factor o
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
-from collections.abc import Container, Hashable, Mapping, Sequence
-from heapq import heapify, heappop, heappush, heapreplace
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush, heapreplace, nlargest
+from itertools import zip_longest
 from typing import Annotated, TypeAlias, TypeVar
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.policies.common import Configured, Draft, LeastGain, above, least, seat, slots
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, settle
 from jupyter_elastic.scheduler.policies.speed import rates
-from jupyter_elastic.types import JobId, JobView, Plan, View
+from jupyter_elastic.types import JobId, JobView, Plan, Turn, View
 
 Queues: TypeAlias = defaultdict[tuple[str, str], deque[JobView]]
 """Jobs by group and user, by priority, the running first."""
@@ -48,29 +52,55 @@ def fair_shares(used: Mapping[Name, float], weights: Mapping[Name, float]) -> di
     return {name: 2.0 ** -min((one / total) / max(weights[name] / shares, 1e-9), 1000.0) for name, one in used.items()}
 
 
+def _turn(view: View, row: str, name: str) -> Turn:
+    """Of a user or group; where nobody keeps such books, what it has used of late is what it owes."""
+    if view.turns:
+        return view.turns.get(row, {}).get(name, NOBODY)
+    used = view.used.get(row, {}).get(name)
+    return Turn(owed_s=sum(view.used.get(name, {}).values()) if used is None else used)
+
+
 def _span(options: Fair.Options) -> str:
     days = options.half_life_s / 86_400
     return f"{days:g} d" if days >= 1 else f"{options.half_life_s:g} s"
 
 
-Due: TypeAlias = "tuple[bool, int, bool, float, float, int, Party]"
+Claim: TypeAlias = tuple[bool, float, float]
+"""A place among equals: whether it can still wait, what it owes for its weight, since when it waits."""
+Due: TypeAlias = "tuple[bool, int, float, Claim | bool, Claim | float, int, Party]"
 ROUNDING = 1e-9
 """Less than this of a slot is none."""
+TURNS = 2
+"""Who holds nothing goes first once another of the same weight has begun so many jobs since it waits."""
+NEXT = 20
+"""Waiting jobs of which the plan says when it is their turn."""
+NAMED = 3
+NOBODY = Turn()
 
 
 class Party:
     """A user or a group: what it has, what it is due, and what it would do with one step more."""
 
-    __slots__ = ("growing", "has", "held", "members", "quota", "share", "used", "waiting", "wants", "weight")
+    __slots__ = (
+        "claim", "growing", "has", "head", "held", "members", "name", "quota", "rank", "share", "since", "turn",
+        "users", "waiting", "wants", "weight",
+    )  # fmt: skip
 
-    def __init__(self, weight: float, quota: int) -> None:
+    def __init__(self, name: str, rank: float, factor: float, quota: int, turn: Turn) -> None:
+        self.name = name
         self.has = self.held = self.wants = 0
         """Slots that the draft gives it, that it holds now, and that it can use (no more than the pool has)."""
-        self.used = 0.0
-        """For the weight."""
+        self.rank = max(rank, ROUNDING)
+        """The weight without what `half_life_s` makes of it."""
+        self.turn = turn
+        self.since = math.inf
+        """Since when its first waiting job waits for a turn: it came, or the job before it began."""
+        self.head: JobView | None = None
+        self.claim: Claim = (True, 0.0, math.inf)
         self.share = 0.0
-        self.weight = max(weight, 1e-9)
+        self.weight = max(rank * factor, 1e-9)
         self.quota = quota
+        self.users: list[Party] = []
         self.members: list[Due] = []
         self.waiting: deque[JobView] = deque()
         self.growing: list[tuple[int, int, JobView]] = []
@@ -78,14 +108,45 @@ class Party:
     def due(self, at: int) -> Due:
         """Its place in the row: those below their quota first, then the whole slots of the shares, then their parts.
 
-        Whole slots, and what others leave, go to who has the least. A part goes to who holds a slot for it now, so that
-        no job is ended for it, then to who has used the least.
+        Whole slots, and what others leave, go to who has the least, and among these to who holds them. A part goes to
+        who holds a slot for it now, so that no job is ended for it. Then claims decide.
         """
         has = self.has
-        left = self.share - has
+        left, going = self.share - has, has >= self.held
         if 0 < left < 1:
-            return has >= self.quota, 1, has >= self.held, self.used, has / self.weight, at, self
-        return has >= self.quota, 0 if left > 0 else 2, False, has / self.weight, self.used, at, self
+            return has >= self.quota, 1, going, self.claim, has / self.weight, at, self
+        return has >= self.quota, 0 if left > 0 else 2, has / self.weight, going, self.claim, at, self
+
+    def waits(self, head: JobView) -> None:
+        """This job is the first of it that waits, or of a member."""
+        since = max((head.queued_at, *self.turn.begun[-1:]))
+        if since < self.since:
+            self.since, self.head = since, head
+
+    def next(self, draft: Draft) -> JobView | None:
+        """Its first job that the draft leaves waiting for slots which the pool has."""
+        if self.head is not None and self.head.job not in draft.workers:
+            waiting: Iterable[JobView] = (self.head,)
+        else:
+            waiting = self.waiting
+        return next(
+            (job for job in waiting if job.phase == "queued" and 0 < slots(job, least(job)) <= draft.capacity), None
+        )
+
+
+def _why(before: Sequence[Party], user: Party) -> str:
+    """Who is before a user, and why."""
+    if not before:
+        return f"{user.name} is next in turn"
+    names = ", ".join(party.name for party in before[:NAMED])
+    more = f" and {len(before) - NAMED} more" if len(before) > NAMED else ""
+    if user.held > before[0].held:
+        why = f"{user.name} holds slots already"
+    elif user.claim[1] > before[0].claim[1] and user.claim[0]:
+        why = f"{user.name} has used more while others waited"
+    else:
+        why = "who have waited longer for a turn" if len(before) > 1 else "who has waited longer for a turn"
+    return f"before {user.name} in turn: {names}{more}; {why}"
 
 
 def share_out(slots: float, parties: Sequence[Party]) -> None:
@@ -103,6 +164,21 @@ def share_out(slots: float, parties: Sequence[Party]) -> None:
     for party in parties:
         if abs(party.share - round(party.share)) < ROUNDING:
             party.share = round(party.share)
+
+
+def claim(parties: Sequence[Party]) -> None:
+    """Say of each that waits what its place among equals is."""
+    latest: dict[float, list[tuple[float, Party]]] = {}
+    for party in parties:
+        if party.held or party.head is None:
+            late = False
+        else:
+            if party.rank not in latest:  # the two who were first to begin so many jobs, for this weight
+                counts = ((TURNS * math.ceil(max(1.0, one.rank / party.rank)), one) for one in parties)
+                begun = [(one.turn.begun[-n], one) for n, one in counts if n <= len(one.turn.begun)]
+                latest[party.rank] = nlargest(2, begun, key=lambda found: found[0])
+            late = any(when >= party.since for when, one in latest[party.rank] if one is not party)
+        party.claim = (not late, party.since if late else party.turn.owed_s / party.rank, party.since)
 
 
 class Fair(Configured):
@@ -130,16 +206,20 @@ class Fair(Configured):
 
     def plan(self, view: View) -> Plan:
         """Fill up by shares; before the grace time is over, without preempting anybody."""
-        draft = self._filled(view, preempt=True)
+        draft, groups = self._filled(view, preempt=True)
         if any(job.job not in draft.workers for job in draft.running):
             waits = [view.now - job.queued_at for job in draft.jobs.values() if not job.size.workers]
             if max(waits, default=0.0) < self.options.grace_s:
-                draft = self._filled(view, preempt=False)
+                draft, groups = self._filled(view, preempt=False)
         nobody: Queues = defaultdict(deque)
-        settle(draft, Guard(self.options, view.now), lambda jobs: self._pour(draft, nobody, {job.job for job in jobs}))
+
+        def again(jobs: Sequence[JobView]) -> None:
+            self._pour(draft, nobody, {job.job for job in jobs})
+
+        settle(draft, Guard(self.options, view.now), again)
         if self.options.half_life_s:
             self._explain(draft)
-        return draft.plan()
+        return replace(draft.plan(), turn=self._next(draft, groups))
 
     def _explain(self, draft: Draft) -> None:
         """Say of whom has used too much of late, of the first job that waits and of those that shrink."""
@@ -172,7 +252,17 @@ class Fair(Configured):
                 found |= fair_shares(members, {party: view.weights.get(party[1], 1.0) for party in members})
         return found
 
-    def _filled(self, view: View, *, preempt: bool) -> Draft:
+    def _next(self, draft: Draft, groups: list[Party]) -> tuple[JobId, ...]:
+        """Whose jobs come next, one of each user; tells each of them who is before it."""
+        ordered = [group for *_, group in sorted(group.due(at) for at, group in enumerate(groups))]
+        rows = [[user for *_, user in sorted(user.due(at) for at, user in enumerate(one.users))] for one in ordered]
+        users = [user for tier in zip_longest(*rows) for user in tier if user is not None]
+        found = [(user, job) for user in users if (job := user.next(draft)) is not None][:NEXT]
+        for place, (user, job) in enumerate(found):
+            draft.reasons.setdefault(job.job, _why([before for before, _ in found[:place]], user))
+        return tuple(job.job for _, job in found)
+
+    def _filled(self, view: View, *, preempt: bool) -> tuple[Draft, list[Party]]:
         draft = Draft(view)
         if preempt:
             draft.pin()
@@ -183,11 +273,10 @@ class Fair(Configured):
         for job in draft.by_priority(draft.running + draft.waiting):
             queues[job.group, job.owner].append(job)
         self._overdue(draft, queues)
-        self._pour(draft, queues, draft.workers)
-        return draft
+        return draft, self._pour(draft, queues, draft.workers)
 
-    def _pour(self, draft: Draft, queues: Queues, growing: Container[JobId]) -> None:
-        """Free slots by shares to the `queues`, and to the seated jobs among `growing`."""
+    def _pour(self, draft: Draft, queues: Queues, growing: Container[JobId]) -> list[Party]:
+        """Free slots by shares to the `queues`, and to the seated jobs among `growing`; the groups."""
         groups = self._parties(draft, queues, growing)
         heap = [group.due(at) for at, group in enumerate(groups)]
         heapify(heap)
@@ -197,6 +286,7 @@ class Fair(Configured):
                 heapreplace(heap, group.due(at))
             else:
                 heappop(heap)
+        return groups
 
     def _overdue(self, draft: Draft, queues: Queues) -> None:
         """The minimum for gangs that waited past all patience, one for each user, the longest wait first."""
@@ -232,12 +322,20 @@ class Fair(Configured):
             alone = not group_name
             name = group_name or owner
             factor = factors.get((group_name, owner if alone else ""), 1.0)
-            group = groups.setdefault(name, Party(weights.get(name, 1.0) * factor, quotas.get(name, 0)))
-            own = 1.0 if alone else weights.get(owner, 1.0) * factors.get((group_name, owner), 1.0)
-            user = Party(own, 0 if alone else quotas.get(owner, 0))
-            used = draft.view.used.get(group_name, {}).get(owner, 0.0)
-            user.used = used / user.weight
+            if name not in groups:
+                turn = _turn(draft.view, "", name)
+                groups[name] = Party(name, weights.get(name, 1.0), factor, quotas.get(name, 0), turn)
+            group = groups[name]
+            if alone:
+                user = Party(owner, 1.0, 1.0, 0, group.turn)
+            else:
+                turn, factor = _turn(draft.view, group_name, owner), factors.get(account, 1.0)
+                user = Party(owner, weights.get(owner, 1.0), factor, quotas.get(owner, 0), turn)
             user.held = held[account]
+            head = next((job for job in queues[account] if job.phase == "queued"), None)
+            if head is not None:
+                user.waits(head)
+                group.waits(head)
             for job in queues[account] or seated[account]:
                 user.wants += job.max_slots + job.min_servers * job.server_cost
                 if user.wants >= draft.capacity:
@@ -250,13 +348,15 @@ class Fair(Configured):
             user.waiting = queues[account]
             group.has += user.has
             group.held += user.held
-            group.used += used / group.weight
             group.wants = min(group.wants + user.wants, draft.capacity)
             users[name].append(user)
         share_out(draft.capacity, list(groups.values()))
+        claim(list(groups.values()))
         for name, group in groups.items():
             share_out(group.share, users[name])
-            group.members = [user.due(at) for at, user in enumerate(users[name])]
+            claim(users[name])
+            group.users = users[name]
+            group.members = [user.due(at) for at, user in enumerate(group.users)]
             heapify(group.members)
         return list(groups.values())
 
@@ -268,7 +368,8 @@ class Fair(Configured):
             if taken:
                 user.has += taken
                 group.has += taken
-                heapreplace(group.members, user.due(at))
+                if len(group.members) > 1:
+                    heapreplace(group.members, user.due(at))
                 return True
             heappop(group.members)
         return False
@@ -278,8 +379,8 @@ class Fair(Configured):
         waiting, free, seated = user.waiting, draft.free, draft.workers
         while waiting:
             job = waiting.popleft()
-            workers = least(job)
-            cost = slots(job, workers)
+            workers = least(job) if job.sizes or job.min_slots > job.max_slots else job.min_slots  # a queue is long
+            cost = workers + job.min_servers * job.server_cost
             if workers and cost <= free and job.job not in seated and draft.give(job, workers):
                 heappush(user.growing, (cost, job.job, job))
                 return cost
