@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +19,10 @@ from msgspec.structs import replace
 from jupyter_elastic.client import AsyncClient, Client
 from jupyter_elastic.platform import endpoints, paths, private_files
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.types import JobSpec
+from jupyter_elastic.types import JobEnded, JobSpec
 from jupyter_elastic.types.errors import BadRequest, NotAllowed, TooFast, TooMuch
+
+MANY = 5_000 if "JUPYTER_ELASTIC_TEST_EVERYTHING" in os.environ else 300
 
 
 class Users:
@@ -65,8 +70,8 @@ class Users:
 
 @pytest.fixture
 def users(pool, tmp_path: Path) -> Users:
-    """Two of them, of a pool that is not started yet."""
-    return Users(pool, tmp_path, "ann", "bob")
+    """Three of them, of a pool that is not started yet."""
+    return Users(pool, tmp_path, "ann", "bob", "carl")
 
 
 def test_a_users_unfinished_jobs_are_limited_and_the_refusal_says_who_can_raise_it(users, pool, spec, tmp_path) -> None:
@@ -225,6 +230,47 @@ def test_a_personal_pool_has_no_such_limits(pool, spec) -> None:
         answers = [wire.decode_message(socket.recv()).answer for _ in range(6000)]
     assert all(isinstance(answer, wire.Submitted) for answer in answers)
     assert isinstance(client.ask(wire.Ping()), wire.Done)
+
+
+def cancel(users: Users, name: str, *words: str) -> tuple[int, str]:
+    """`jupyter elastic cancel` by this user: the exit code, and all that it wrote."""
+    environment = {**os.environ, endpoints.ENDPOINT_VARIABLE: users.endpoint(name), "COLUMNS": "300"}
+    command = [sys.executable, "-m", "jupyter_elastic.cli", "cancel", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.xfail(strict=True, reason="one ask for each job")
+def test_many_jobs_are_cancelled_by_one_ask_that_keeps_nobody_waiting(users, spec, record_property) -> None:
+    """By somebody who may ask ten times a second, with a hundred asks in reserve."""
+    users.start("--max-asks", "10", "--admin", "bob")
+    ann, bob, carl = (users.client(name) for name in ("ann", "bob", "carl"))
+    with users.dealer("bob") as socket:
+        for frame in submit_frames(spec, MANY):
+            socket.send(frame)
+        for _ in range(MANY):
+            socket.recv()
+    mine = [ann.submit(spec) for _ in range(30)]
+    theirs = carl.submit(spec)
+    for words in (("--user", "bob"), (str(mine[0]), str(theirs))):
+        code, said = cancel(users, "ann", *words)
+        assert (code, "belongs to" in said, "Traceback" in said) == (1, True, False), said
+    assert cancel(users, "ann", str(mine[0]), "100000")[0] == 1
+    assert ann.jobs(job=mine[0])[0].phase == "queued", "all or none"
+    assert cancel(users, "ann", *map(str, mine[:2])) == (0, f"cancelling: {mine[0]}, {mine[1]}\n")
+    assert cancel(users, "ann", *map(str, mine[2:])) == (0, "cancelling: 28 jobs\n")
+    began = time.monotonic()
+    with users.dealer("bob") as socket:
+        socket.send(wire.encode(wire.Request(id=1, ask=wire.CancelJobs(owner="bob", reason="enough"))))
+        socket.send(wire.encode(wire.Request(id=2, ask=wire.Ping())))
+        answers = [wire.decode_message(socket.recv()) for _ in range(2)]
+    record_property("seconds", time.monotonic() - began)
+    assert [message.id for message in answers] == [2, 1], "others are answered meanwhile"
+    assert len(answers[1].answer.jobs) == MANY
+    assert [info.job for info in bob.jobs()] == [theirs]
+    ends = [event for event in bob.events(follow=False) if isinstance(event.data, JobEnded) and event.by == "bob"]
+    assert {event.data.reason for event in ends} == {"enough"}
+    assert cancel(users, "ann", "--user", "ann") == (0, "cancelling: no job\n")
 
 
 WAITS_FOR_A_CORE = """
