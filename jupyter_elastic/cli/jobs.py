@@ -17,10 +17,12 @@ from jupyter_elastic.client.job import Job, Tail, find
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import ENDED, JobInfo
-from jupyter_elastic.types.errors import BadRequest, JobFailed, NotFound
+from jupyter_elastic.types.errors import BadRequest, JobFailed
 from jupyter_elastic.types.texts import visible
 
 TAIL_S = 0.2
+LISTED = 20
+"""So many cancelled jobs are named one by one."""
 _JOB = "its number, or its name: the newest of that name"
 _PHASE_STYLE = {
     "queued": "yellow", "starting": "cyan", "running": "cyan", "rescaling": "magenta", "stopping": "magenta",
@@ -98,30 +100,15 @@ def _logs(given: argparse.Namespace, connect: Connect, console: Console) -> None
 
 def _cancel(given: argparse.Namespace, connect: Connect, console: Console) -> None:
     client = connect()
-    jobs = _cancel_all(client, given.user, given.reason) if given.user else []
-    for job in [find(client, name, one=True)[0] for name in given.job]:
-        job.cancel(given.reason)
-        jobs.append(job)
+    named = tuple(find(client, name, one=True)[0].id for name in given.job)
+    asked = wire.CancelJobs(jobs=named, owner=given.user or "", reason=given.reason)
+    jobs = expect(client.ask(asked), wire.Cancelled).jobs
     if given.json:
-        print_json({"cancelled": [job.id for job in jobs]})
+        print_json({"cancelled": jobs})
+    elif len(jobs) > LISTED:
+        console.print(f"cancelling: {len(jobs):,} jobs")
     else:
-        console.print(f"cancelling: {', '.join(str(job.id) for job in jobs) or 'no job'}")
-
-
-def _cancel_all(client: Client, user: str, reason: str) -> list[Job]:
-    """Cancel every job of a user that is not over; those."""
-    cancelled: dict[int, Job] = {}
-    while True:  # a list has only so many
-        found = expect(client.ask(wire.ListJobs(owner=user, limit=3000)), wire.Jobs).jobs
-        listed = [info for info in found if info.job not in cancelled]
-        if not listed:
-            return list(cancelled.values())
-        for info in listed:
-            cancelled[info.job] = Job(client, info.job)
-            try:
-                cancelled[info.job].cancel(reason)
-            except NotFound:  # forgotten meanwhile
-                continue
+        console.print(f"cancelling: {', '.join(map(str, jobs)) or 'no job'}")
 
 
 def _release(given: argparse.Namespace, connect: Connect, console: Console) -> None:

@@ -26,7 +26,7 @@ from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME
 from jupyter_elastic.platform import endpoints, paths, peer, private_files, processes
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.types.errors import ElasticError
+from jupyter_elastic.types.errors import ElasticError, ProtocolError
 
 JOBS_S = 90.0
 """How long jobs that are cancelled may take to end before their processes are ended."""
@@ -160,8 +160,11 @@ def _jobs(client: Client | None, *, theirs: bool) -> dict[int, str]:
 def _end_jobs(client: Client, jobs: Sequence[int]) -> None:
     """Cancel them and wait until they have ended, at most `JOBS_S`; the processes of the others are ended later."""
     with contextlib.suppress(ElasticError):
-        for job in jobs:
-            client.ask(wire.CancelJob(job=job, reason="jupyter elastic stop"))
+        try:
+            client.ask(wire.CancelJobs(jobs=tuple(jobs), reason="jupyter elastic stop"))
+        except ProtocolError:  # a daemon of an older version, before an upgrade
+            for job in jobs:
+                client.ask(wire.CancelJob(job=job, reason="jupyter elastic stop"))
         limit = time.monotonic() + JOBS_S
         while {info.job for info in client.jobs()} & set(jobs) and time.monotonic() < limit:
             time.sleep(0.1)

@@ -78,6 +78,17 @@ class CancelJob(Ask, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class CancelJobs(Ask, frozen=True, kw_only=True):
+    """End these jobs, or all unfinished ones of `owner`: all of them, or none where one may not be ended.
+
+    Answer: `Cancelled`.
+    """
+
+    jobs: tuple[JobId, ...] = ()
+    owner: str = ""
+    reason: str = ""
+
+
 class ReleaseJob(Ask, frozen=True, kw_only=True):
     """Free the slots of a job whose owner's agent is gone, and queue it again. Administrators only. Answer: `Done`."""
 
@@ -270,6 +281,7 @@ AnyAsk: TypeAlias = (
     Hello
     | SubmitJob
     | CancelJob
+    | CancelJobs
     | ReleaseJob
     | ResizeJob
     | Drain
@@ -344,6 +356,12 @@ class Submitted(Answer, frozen=True, kw_only=True):
     """The job's number."""
 
     job: JobId
+
+
+class Cancelled(Answer, frozen=True, kw_only=True):
+    """The jobs that were told to end."""
+
+    jobs: tuple[JobId, ...]
 
 
 class Jobs(Answer, frozen=True, kw_only=True):
@@ -526,6 +544,7 @@ AnyAnswer: TypeAlias = (
     Welcome
     | Done
     | Submitted
+    | Cancelled
     | Jobs
     | Hosts
     | Policies

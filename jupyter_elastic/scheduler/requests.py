@@ -6,6 +6,7 @@ lasting is the daemon's business.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -52,7 +53,7 @@ from jupyter_elastic.types import (
     UsePolicy,
     other_machines,
 )
-from jupyter_elastic.types.errors import BadRequest, ElasticError, NotAllowed, ProtocolError, TooMuch
+from jupyter_elastic.types.errors import BadRequest, ElasticError, NotAllowed, NotFound, ProtocolError, TooMuch
 from jupyter_elastic.types.texts import has_control, visible
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,8 @@ REASON_CHARS = 1_000
 VIEW_JOBS = 2000
 OPTION_BYTES = 16 * 1024
 SIZES = 1_000
+CANCELLED_AT_ONCE = 50
+"""Jobs of one ask that are cancelled before others are answered."""
 SPEC_BYTES = 16 * 1024
 LONGEST_GRACE_S = 30 * 86_400.0
 SERVICE = "service:"
@@ -261,6 +264,23 @@ def _cancel(ask: wire.CancelJob, api: DaemonApi, context: Context) -> Answer:
     reason = ask.reason[:REASON_CHARS]
     api.store.command(Cancel(**api.store.stamp(context.peer.user), job=ask.job, reason=reason))
     return wire.Done()
+
+
+@answer.register
+def _cancel_many(ask: wire.CancelJobs, api: DaemonApi, context: Context) -> LongAnswer:
+    state = api.store.core.state
+    theirs = [number for number, job in state.jobs.items() if job.owner == ask.owner]
+    jobs = tuple(dict.fromkeys([*ask.jobs, *theirs]))
+    for job in jobs:
+        api.rights.change_job(context.peer.caller, found(state, job).owner, job)
+    for number, job in enumerate(jobs, 1):
+        with contextlib.suppress(NotFound):  # forgotten meanwhile
+            stamp = api.store.stamp(context.peer.user)
+            api.store.command(Cancel(**stamp, job=job, reason=ask.reason[:REASON_CHARS]))
+        if not number % CANCELLED_AT_ONCE:
+            yield
+    yield
+    return wire.Cancelled(jobs=jobs)
 
 
 @answer.register
