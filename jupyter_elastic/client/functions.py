@@ -11,6 +11,7 @@ import atexit
 import collections
 import concurrent.futures
 import contextlib
+import ctypes
 import functools
 import itertools
 import os
@@ -69,6 +70,9 @@ NESTED = (
     "Return what is to be done next, and submit it where the result is taken"
 )
 _INSTALLED = ("/site-packages/", "/dist-packages/", str(PACKAGE), str(Path(os.__file__).parent))
+_path = ctypes.create_string_buffer(4096)
+_getcwd = ctypes.PyDLL(None).getcwd
+_getcwd.restype = ctypes.c_char_p
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 _P = ParamSpec("_P")
@@ -394,13 +398,14 @@ class Functions(concurrent.futures.Executor):
             raise BadRequest(NESTED)
 
     def _setting(self) -> _Setting:
-        here, key = os.getcwd(), b""  # noqa: PTH109 - asked at each submit
+        path, key = _working_folder(), b""
         if "multiprocessing.managers" in sys.modules:
             key = bytes(sys.modules["multiprocessing"].current_process().authkey)
         # The variables as CPython holds them: to ask for each of them takes longer than all else of a submit.
-        now = (here, sys.path.copy(), vars(os.environ)["_data"].copy(), key)
+        now = (path, key, sys.path, vars(os.environ)["_data"])
         if self._seen is None or self._seen[0] != now:
-            self._seen = now, _Setting(environment(os.environ), search_path(), here, key)
+            setting = _Setting(environment(os.environ), search_path(), os.fsdecode(path), key)
+            self._seen = (path, key, sys.path.copy(), now[-1].copy()), setting
         return self._seen[1]
 
     def _add(self, kind: CallKind, function: Body, body: Body, retries: int) -> Future[Any]:
@@ -679,6 +684,14 @@ def remote(function: Callable[..., Any] | None = None, /, *, retries: int = file
     """Let a function be called on the pool too: `@remote` or `@remote(retries=0)`, then `f.remote(x)`."""
     _checked(retries)
     return Remote(function, retries) if function is not None else lambda fn: Remote(fn, retries)
+
+
+def _working_folder() -> bytes:
+    """As `os.getcwdb`, which lets other threads run: each submit would wait then for the thread that writes."""
+    found: bytes | None = _getcwd(_path, 4096)
+    if found and found.startswith(b"/"):
+        return found
+    return os.getcwdb()  # noqa: PTH109 - the path is longer, or the folder is gone, which this call says
 
 
 def _own_modules() -> dict[str, int]:

@@ -99,6 +99,8 @@ class _Reader(ClassUnpickler):
 
 def loads(data: bytes) -> Any:
     """What this user's own worker has pickled into a private folder."""
+    if b"cloudpickle" not in data:  # then no class is in it by value: the usual result, a thousand times a second
+        return pickle.loads(data)  # noqa: S301 - see the module
     reader = _Reader(io.BytesIO(data))
     try:
         return reader.load()

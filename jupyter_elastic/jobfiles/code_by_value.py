@@ -112,6 +112,9 @@ _WRAPPERS = (
 """Module and name of classes that wrap a model, and where they have it; none: it is in no process as a whole."""
 
 
+_CLOUDPICKLE = cloudpickle.cloudpickle.__name__
+
+
 class Pickler(cloudpickle.Pickler):
     """cloudpickle's, but for the file names, and for exceptions: they keep their class, and what caused them."""
 
@@ -134,6 +137,8 @@ class Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         """How exceptions go; note what goes by its name, and what functions that go by value use."""
         kind = type(obj)  # it is asked for each object, so what is frequent comes first
+        if kind is types.FunctionType and obj.__module__ == _CLOUDPICKLE:  # what makes functions there, in each pickle
+            return NotImplemented
         if kind is types.FunctionType or issubclass(kind, type):
             reduced = super().reducer_override(obj)
             if self._uses is not None and reduced is not NotImplemented and kind is types.FunctionType:
