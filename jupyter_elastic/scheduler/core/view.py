@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from jupyter_elastic.scheduler.core import holds, server_slots
 from jupyter_elastic.scheduler.core.most import Most, within
 from jupyter_elastic.scheduler.core.reservation import reserved
+from jupyter_elastic.scheduler.core.spare import spared
 from jupyter_elastic.scheduler.core.state import Job, SlotState, State, starts_with
 from jupyter_elastic.scheduler.core.used import used_s
 from jupyter_elastic.types import (
@@ -108,7 +109,7 @@ class Views:
             now=now,
             seed=self._seed,
             hosts=_without(self._hosts, kept.slots + holds.held(state)),
-            jobs=tuple(jobs),
+            jobs=tuple(spared(jobs, now)),
             memo=state.memos.get(state.policy),
             server_slots=servers,
             weights=self._weights,
