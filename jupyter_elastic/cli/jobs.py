@@ -89,7 +89,7 @@ def _logs(given: argparse.Namespace, connect: Connect, console: Console) -> None
     if not given.follow:
         sys.stdout.write(job.logs(given.rank, given.stream))
         return
-    tail = Tail(path)
+    tail = Tail(job.files, path.parent.name, given.stream)
     while True:
         ended = job.status in ENDED
         tail.copy(sys.stdout)

@@ -68,7 +68,7 @@ def _package(file: str, arguments: Sequence[str], options: Options) -> capture.P
 def _follow(job: Job) -> None:
     """Copy what rank 0 prints until the job is over."""
     _, end = updater().show_job(job, lambda *_: None)
-    tails = [(Tail(job.folder / "rank.0" / name), getattr(sys, name)) for name in ("stdout", "stderr")]
+    tails = [(Tail(job.files, "rank.0", name), getattr(sys, name)) for name in ("stdout", "stderr")]
     while True:
         ended = end.wait(TAIL_S)
         for tail, stream in tails:

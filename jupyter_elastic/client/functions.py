@@ -739,10 +739,11 @@ def results(job: int | str) -> dict[int, Any]:
     Raises:
         NotFound: There is no such job.
         BadRequest: The job has called no functions.
+        NotAllowed: It is somebody else's job: to read what it returned is to run what he has put there.
     """
     with Client() as client:
         found, _ = find(client, str(job))
-        if not (found.folder / files.CALLS).exists():
+        if files.CALLS not in found.pickles().names():
             raise BadRequest(f"job {found.id} has called no functions")
         reader = ResultReader(found.folder)
     outcomes = ((result.number, *outcome(result)) for result in reader.more())

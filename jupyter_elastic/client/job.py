@@ -1,11 +1,12 @@
 """The handle of a job: what a person holds after `%%distribute --detach`, or from `Job(client, number)`.
 
 Knows the client and the job's folder; must not know the daemon's insides or how a screen draws. A result is unpickled
-here, from a folder that belongs to the user who asks.
+here, from a folder that belongs to the user who asks: a pickle runs code of whoever wrote it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 import warnings
@@ -19,6 +20,7 @@ from jupyter_elastic.client.blocking import Client
 from jupyter_elastic.client.job_model import JobModel, SizePoint
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.jobfiles import failure, results, usage
+from jupyter_elastic.jobfiles.job_folder import MOST, JobFolder
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import ENDED, JobId, JobInfo, Phase, Progress
 from jupyter_elastic.types.errors import (
@@ -26,7 +28,6 @@ from jupyter_elastic.types.errors import (
     ElasticError,
     JobCancelled,
     JobFailed,
-    NotAllowed,
     NotFound,
     described,
 )
@@ -42,16 +43,17 @@ MANY = 10_000
 class Tail:
     """Copies what a rank prints as it is printed."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, folder: JobFolder, *names: str) -> None:
+        self._folder, self._names = folder, names
         self._copied = 0
 
     def copy(self, into: TextIO) -> None:
         """What has come since."""
-        if self._path.exists():
-            with self._path.open("rb") as file:
-                file.seek(self._copied)
-                self._copied += into.buffer.write(file.read())
+        with contextlib.suppress(FileNotFoundError), self._folder.open(*self._names) as file:
+            file.seek(self._copied)
+            for piece in self._folder.shown(file):
+                into.buffer.write(piece)
+            self._copied = file.tell()
             into.flush()
 
 
@@ -95,9 +97,13 @@ class Job:
     def folder(self) -> Path:
         """Where its files are: `cell.py`, `rank.N/stdout`, `results/`; NotAllowed when it is somebody else's job."""
         if self.known.private:
-            owner = self.known.owner
-            raise NotAllowed(f"job {self.id} is {owner}'s: its files are {owner}'s alone")
-        return Path(self.known.spec.folder)
+            self.files.names()
+        return self.files.path
+
+    @property
+    def files(self) -> JobFolder:
+        """The folder, for whoever reads it: what is another user's is opened with care."""
+        return JobFolder.of(self.known)
 
     @property
     def status(self) -> Phase:
@@ -112,7 +118,8 @@ class Job:
     @property
     def ranks(self) -> list[int]:
         """Ranks that have written output."""
-        return sorted(int(path.name[5:]) for path in self.folder.glob("rank.*") if path.name[5:].isdigit())
+        found = (re.fullmatch(r"rank\.([0-9]{1,9})", name) for name in self.files.names())
+        return sorted(int(match[1]) for match in found if match)
 
     def logs(self, rank: int = 0, stream: str = "stdout") -> str:
         """All that a rank has printed so far; `stream` is `stdout` or `stderr`.
@@ -127,17 +134,21 @@ class Job:
         Raises:
             BadRequest: There is no such stream.
             NotFound: The job has no such rank.
+            NotAllowed: It is somebody else's job, and its files are closed to this user. Of one whose files are not,
+                the last 4 MiB come back, with control characters written out.
         """
         if stream not in {"stdout", "stderr"}:
             raise BadRequest(f"there is no stream {stream!r}; ask for 'stdout' or 'stderr'")
-        path = self.folder / f"rank.{rank}" / stream
+        files = self.files
         try:
-            return path.read_bytes().decode(errors="replace")  # as bytes: carriage returns stay what they are
+            data = files.read(f"rank.{rank}", stream)
         except FileNotFoundError:
             ranks = self.ranks
             if rank in ranks or not ranks:
                 return ""
             raise NotFound(f"job {self.id} has no rank {rank}; there are {ranks}") from None
+        cut = "" if files.own or len(data) < MOST else "[what was printed before is only in the file]\n"
+        return cut + files.text(data.decode(errors="replace"))
 
     def wait(self, timeout: float | None = None) -> Phase:
         """Wait for the job's end, at most `timeout` seconds (TimeoutError); how it ended."""
@@ -152,11 +163,22 @@ class Job:
 
     @property
     def results(self) -> dict[int, Values]:
-        """Rank -> {name: value} of the --out names that came back, for every rank that has finished."""
-        found: dict[int, Values] = {}
-        for path in (self.folder / "results").glob("rank.*.pickle"):
-            found[int(path.name.split(".")[1])] = _load(path)
-        return dict(sorted(found.items()))
+        """Rank -> {name: value} of the --out names that came back, for every rank that has finished.
+
+        NotAllowed when it is somebody else's job.
+        """
+        files = self.pickles()
+        found = (re.fullmatch(r"rank\.([0-9]{1,9})\.pickle", name) for name in files.names("results"))
+        return dict(sorted((int(match[1]), _load(files, match[0])) for match in found if match))
+
+    def pickles(self) -> JobFolder:
+        """The folder to unpickle from; NotAllowed when it is somebody else's."""
+        files = self.files
+        files.check_own(
+            f"read its results, which are pickles: to read one runs code that {self.known.owner} may have put into it. "
+            f"For the values ask {self.known.owner} for a file of plain data (JSON, CSV, .npz)"
+        )
+        return files
 
     def result(self, rank: int | None = None) -> Any:
         """The value of the --out name (a dict when there are several), of `rank` or else the lowest that finished.
@@ -172,9 +194,11 @@ class Job:
         Raises:
             JobFailed: The job failed; the message opens with the first failing rank's traceback.
             JobCancelled: It was cancelled.
+            NotAllowed: It is somebody else's job.
             NotFound: That rank left no result.
             ElasticError: The value did not come back, or can't be unpickled here. Of several names a warning says it.
         """
+        self.pickles()
         if self.status not in ENDED:
             self.wait()
         self.check()
@@ -192,8 +216,9 @@ class Job:
 
     @property
     def error(self) -> failure.Failure | None:
-        """What the first failing rank raised; None when none has."""
-        return failure.read(self.folder)
+        """What the first failing rank raised; None when none has. NotAllowed when that is its owner's alone to know."""
+        self.files.names()
+        return failure.read(self.files)
 
     def check(self) -> None:
         """Raise JobFailed or JobCancelled when the job has ended so."""
@@ -257,9 +282,10 @@ class Job:
         """Why the job waits, or holds what it holds; which of its ranks waits for which, when one has for long."""
         text = expect(self._client.ask(wire.ExplainJob(job=self.id)), wire.Explanation).text
         info = self.info
-        use = usage.read(Path(info.spec.folder)) if info.phase == "running" and info.spec.folder else None
+        use = usage.read(JobFolder.of(info)) if info.phase == "running" else None
         if use is not None and use.waits and use.fresh(time.time()):
-            return f"{text}\n{use.waits[0].upper()}{use.waits[1:]}."
+            waits = self.files.text(use.waits)
+            return f"{text}\n{waits[0].upper()}{waits[1:]}."
         return text
 
     def size_history(self) -> list[SizePoint]:
@@ -279,7 +305,7 @@ class Job:
         return f"<Job {self.id} {info.spec.name!r}{ended}>"
 
     def _failure(self, info: JobInfo) -> str:
-        found = self.error
+        found = failure.read(self.files)
         files = f"The ranks' full output is in {info.spec.folder}/rank.*/"
         if found is None:
             return f"job {self.id} ({info.spec.name}) failed: {info.reason or 'no reason was given'}\n{files}"
@@ -347,11 +373,11 @@ class Values(dict[str, Any]):
         raise ElasticError(f"`{name}` did not come back: {self.lost[name]}") if name in self.lost else KeyError(name)
 
 
-def _load(path: Path) -> Values:
+def _load(files: JobFolder, name: str) -> Values:
     """A rank's values, as far as they can be read here."""
     from jupyter_elastic.client import pickling
 
-    content = results.unpack(path.read_bytes())
+    content = results.unpack(files.read("results", name))
     values = Values()
     values.lost = dict(content.lost)
     for names, data in content.pickles:
@@ -362,6 +388,6 @@ def _load(path: Path) -> Values:
         except BaseException as problem:
             why = f"{described(problem)}; is a module missing in the kernel?"
             if not names:
-                raise ElasticError(f"the result {path} can't be read here: {why}") from problem
+                raise ElasticError(f"the result {files.path / 'results' / name} can't be read here: {why}") from problem
             values.lost |= dict.fromkeys(names, f"it can't be read here: {why}")
     return values

@@ -14,6 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from jupyter_elastic.jobfiles import usage_history
+from jupyter_elastic.jobfiles.job_folder import JobFolder
 from jupyter_elastic.jobfiles.usage import NAME, GpuUsage, ResourceUsage
 from jupyter_elastic.jobfiles.usage_history import MOST_WORKERS, UsagePoint
 from jupyter_elastic.platform import machine_use, private_files
@@ -57,7 +58,7 @@ class UsageSampler:
         """Until it is cancelled; what can't be measured or written is left out."""
         try:
             self.measure()
-            history = usage_history.read(self._folder)
+            history = usage_history.read(JobFolder(self._folder))
             while True:
                 await asyncio.sleep(EVERY_S)
                 workers, devices, elsewhere = self._workers(), self._devices(), self._elsewhere()

@@ -5,11 +5,15 @@ Written by the workers, read by the views of a job. Knows the records and their 
 
 from __future__ import annotations
 
-from pathlib import Path
+import contextlib
+import os
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
+
+from jupyter_elastic.jobfiles.job_folder import MOST, JobFolder
 
 FILE = "display.jsonl"
 MAX_BYTES = 8 * 1024**2
@@ -44,6 +48,8 @@ class Display(Struct, frozen=True, kw_only=True, omit_defaults=True):
     buffers: list[bytes] = []
 
 
+_PIECE = 4 * MAX_BYTES
+"""Bytes read at once: more than any record has."""
 _decoder = msgspec.json.Decoder(Display)
 
 
@@ -55,8 +61,8 @@ def encode(record: Display) -> bytes:
 class Reader:
     """Reads a rank's records as they are written. What is no record of ours is left out."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / FILE
+    def __init__(self, folder: JobFolder, *below: str) -> None:
+        self._folder, self._names = folder, (*below, FILE)
         self.offset = 0
         """Bytes read."""
 
@@ -64,32 +70,33 @@ class Reader:
     def waiting(self) -> bool:
         """Whether something was written since."""
         try:
-            return self.path.stat().st_size > self.offset
+            with self._folder.open(*self._names) as file:
+                return os.fstat(file.fileno()).st_size > self.offset
         except OSError:
             return False
 
     def more(self, until: int | None = None) -> list[tuple[Display, int]]:
         """The records written since, each with the offset of its end; up to the offset `until`."""
-        try:
-            size = self.path.stat().st_size
-            if size <= self.offset:
-                return []
-            with self.path.open("rb") as file:
+        found: list[tuple[Display, int]] = []
+        with contextlib.suppress(OSError), self._folder.open(*self._names) as file:
+            size = os.fstat(file.fileno()).st_size
+            end = min(size, size if until is None else until, size if self._folder.own else MOST)
+            file.seek(self.offset)
+            while (left := min(end - self.offset, _PIECE)) > 0:
+                data = file.read(left)
+                whole = data[: data.rfind(b"\n") + 1]
+                if not whole and len(data) < _PIECE:  # still being written
+                    break
+                found += self._records(whole or data)
                 file.seek(self.offset)
-                data = file.read((size if until is None else min(size, until)) - self.offset)
-        except OSError:
-            return []
-        found = []
-        for line in data.splitlines(keepends=True):
-            if not line.endswith(b"\n"):  # still being written
-                break
+        return found
+
+    def _records(self, lines: bytes) -> Iterator[tuple[Display, int]]:
+        for line in lines.splitlines(keepends=True):
             self.offset += len(line)
             if len(line) <= 2 * MAX_BYTES:
-                try:
-                    found.append((_decoder.decode(line), self.offset))
-                except (msgspec.DecodeError, RecursionError):
-                    continue
-        return found
+                with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    yield _decoder.decode(line), self.offset
 
 
 def plain(data: dict[str, Any]) -> str:

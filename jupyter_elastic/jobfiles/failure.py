@@ -6,7 +6,9 @@ import contextlib
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from jupyter_elastic.jobfiles.job_folder import JobFolder
 from jupyter_elastic.platform import private_files
 
 DIED = "WorkerDied"
@@ -37,9 +39,13 @@ class Failure(Struct, frozen=True, kw_only=True):
         return self.message if plain else f"rank {self.rank}: {self.type}: {self.message}"
 
 
-def read(folder: Path) -> Failure | None:
+def read(folder: JobFolder) -> Failure | None:
     """The failure in this job's folder; None when there is none that can be read."""
-    return private_files.read_json(folder / NAME, Failure)
+    found = folder.json(Failure, NAME)
+    if found is None or folder.own:
+        return found
+    texts = {name: folder.text(getattr(found, name)) for name in ("type", "message", "traceback")}
+    return replace(found, others=tuple(map(folder.text, found.others)), **texts)
 
 
 def write(folder: Path, failure: Failure) -> None:

@@ -16,13 +16,14 @@ import time
 from array import array
 from collections.abc import Iterator
 from enum import IntEnum
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
+from jupyter_elastic.jobfiles.job_folder import JobFolder
 from jupyter_elastic.platform import private_files
 from jupyter_elastic.types.errors import NotFound
 
@@ -217,7 +218,7 @@ class Calls:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._file = (folder / CALLS).open("rb")
+        self._file = BufferedReader(JobFolder(folder).open(CALLS))
         self._end = 0
         """Where what is known ends."""
         self.offsets = array("Q")
@@ -281,7 +282,8 @@ class Begun:
     RUNS, CANCELLED = b"\1", b"\2"
 
     def __init__(self, folder: Path) -> None:
-        self._file = os.open(folder / BEGUN, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._opened = JobFolder(folder).change(BEGUN)
+        self._file = self._opened.fileno()
 
     def begin(self, number: int) -> bool:
         """Let the call begin, for the first time or again; False: it is cancelled."""
@@ -299,7 +301,7 @@ class Begun:
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._file)
+        self._opened.close()
         self._file = -1
 
     def _change(self, number: int, state: bytes, *, unless: bytes) -> bool:
@@ -334,7 +336,7 @@ class ResultReader:
     """Reads the results of all workers as they come."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder / RETURNED
+        self._job, self._folder = JobFolder(folder), folder / RETURNED
         self._files: dict[str, FileIO] = {}
         self._ends: dict[str, int] = {}
         self._seen = -1
@@ -389,10 +391,10 @@ class ResultReader:
         with contextlib.suppress(FileNotFoundError):
             changed = self._folder.stat().st_mtime_ns
             if changed != self._seen or time.time_ns() - changed < _COARSE_NS:
-                for entry in os.scandir(self._folder):
-                    if entry.name not in self._files:
-                        self._files[entry.name] = FileIO(entry.path)
-                        self._ends[entry.name] = 0
+                for name in self._job.names(RETURNED):
+                    if name not in self._files:
+                        self._files[name] = self._job.open(RETURNED, name)
+                        self._ends[name] = 0
                 self._seen = changed
 
 

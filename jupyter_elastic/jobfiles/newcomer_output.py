@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from jupyter_elastic.jobfiles import displays
+from jupyter_elastic.jobfiles.job_folder import JobFolder
 
 
 def folder(job: Path, name: str) -> Path:
@@ -32,7 +33,7 @@ def _append(kept: Path, place: Path) -> None:
             before = file.tell()
             file.write((kept / stream).read_bytes())
             printed = before if stream == "stdout" else printed
-    records = displays.Reader(kept).more()
+    records = displays.Reader(JobFolder(kept)).more()
     if records:
         with (place / displays.FILE).open("ab") as file:
             for record, _ in records:

@@ -6,14 +6,16 @@ file; must not know how it is measured or drawn.
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from jupyter_elastic.platform.private_files import read_json
+from jupyter_elastic.jobfiles.job_folder import JobFolder
 
 NAME = "usage.json"
 _FRESH_S = 10.0
+Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+"""What JSON can be made of again."""
 
 
 class GpuUsage(Struct, frozen=True, kw_only=True):
@@ -22,19 +24,19 @@ class GpuUsage(Struct, frozen=True, kw_only=True):
     slot: str
     busy: float | None
     """Part of the last moments in which it computed, 0 to 1; None where the driver does not say (MIG)."""
-    memory: int
+    memory: Number
     """Bytes in use, whoever uses them."""
-    total: int
+    total: Number
 
 
 class ResourceUsage(Struct, frozen=True, kw_only=True):
     """The whole job at `at` (seconds since the epoch)."""
 
     at: float
-    workers: int
+    workers: Number
     cores: float
     """CPU cores that the workers and what they started kept busy."""
-    memory: int
+    memory: Number
     """Resident bytes of all of them; a page that two share counts twice."""
     gpus: list[GpuUsage]
     waits: str = ""
@@ -45,6 +47,6 @@ class ResourceUsage(Struct, frozen=True, kw_only=True):
         return now - self.at < _FRESH_S
 
 
-def read(folder: Path) -> ResourceUsage | None:
+def read(folder: JobFolder) -> ResourceUsage | None:
     """What the job's driver last wrote; None where there is nothing, or nothing that may be read."""
-    return read_json(folder / NAME, ResourceUsage)
+    return folder.json(ResourceUsage, NAME)

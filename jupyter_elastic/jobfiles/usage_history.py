@@ -11,6 +11,8 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from jupyter_elastic.jobfiles.job_folder import JobFolder
+from jupyter_elastic.jobfiles.usage import Number
 from jupyter_elastic.platform import private_files
 
 NAME = "usage_history.json"
@@ -27,7 +29,7 @@ class UsagePoint(Struct, frozen=True, kw_only=True, array_like=True):
     """Seconds since the epoch."""
     cores: list[float]
     """CPU cores that each worker, and what it started, kept busy since the point before."""
-    memory: list[int]
+    memory: list[Number]
     """Resident bytes of each."""
     gpus: dict[str, float]
     """Part of the last moments in which a GPU computed, 0 to 1, by slot; those of which the driver says it."""
@@ -51,9 +53,9 @@ class UsageHistory(Struct, frozen=True, kw_only=True):
         return UsageHistory(every_s=2 * span / MOST, points=points[::2])
 
 
-def read(folder: Path) -> UsageHistory:
+def read(folder: JobFolder) -> UsageHistory:
     """What the job's drivers have written; empty where there is nothing, or nothing that may be read."""
-    return private_files.read_json(folder / NAME, UsageHistory) or UsageHistory()
+    return folder.json(UsageHistory, NAME) or UsageHistory()
 
 
 def write(folder: Path, history: UsageHistory) -> None:

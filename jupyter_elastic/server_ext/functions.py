@@ -99,8 +99,8 @@ class FunctionCalls:
         if found is None:
             try:
                 found = self._found[folder] = ResultIndex(folder)
-            except OSError:
-                raise NotFound(f"job {job} has called no functions, or is another user's") from None
+            except FileNotFoundError:
+                raise NotFound(f"job {job} has called no functions") from None
             if len(self._found) > KEPT:
                 self._found.popitem(last=False)[1].close()
         return found

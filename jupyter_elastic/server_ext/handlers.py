@@ -27,6 +27,8 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from jupyter_elastic.client.job import BACKGROUND
 from jupyter_elastic.client.requests import expect
+from jupyter_elastic.jobfiles.job_folder import FileRefused, JobFolder
+from jupyter_elastic.jobfiles.payload import SOURCE
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.server_ext.functions import CallRequest, job_info
@@ -46,6 +48,7 @@ STATUS = {
 }  # fmt: skip
 TEXT = "text/plain; charset=utf-8"
 NOT_HERE = "This server does not let you switch the policy of the pool: ask whoever runs this hub."
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
 PUSH_S, LOOK_S = 0.1, 0.5
 """A socket is sent at most ten pages a second; what ranks print is looked for twice a second."""
 TIMELINE_S, TIMELINE_IDLE_S = 0.5, 10.0
@@ -93,9 +96,11 @@ class _Api(_Handler, APIHandler):
     def body(self, shape: type[Any]) -> Any:
         """The request's JSON as a struct; BadRequest says what does not fit."""
         try:
-            return msgspec.json.decode(self.request.body, type=shape)
-        except (msgspec.DecodeError, RecursionError) as problem:
+            found = msgspec.json.decode(self.request.body, type=shape)
+            msgspec.msgpack.encode(found)  # a whole number may be too large for the wire
+        except _NOT_JSON as problem:
             raise BadRequest(f"the body does not fit: {problem}") from None
+        return found
 
 
 def job_number(text: str) -> int:
@@ -107,11 +112,13 @@ def job_number(text: str) -> int:
 
 @contextlib.contextmanager
 def _job_file(what: str) -> Iterator[None]:
-    """Use a file of a job's folder; NotFound names `what` where it is missing, or closed to this server's user."""
+    """Use a file of a job's folder; NotFound names `what` where it is missing. NotAllowed."""
     try:
         yield
+    except FileRefused:
+        raise
     except OSError:
-        raise NotFound(f"{what} is not there, or is another user's") from None
+        raise NotFound(f"{what} is not there") from None
 
 
 def _answers(action: str) -> Callable[[Any], Any]:
@@ -213,9 +220,9 @@ class BackgroundHandler(_Api):
     @_answers("write")
     async def post(self, job: str) -> None:
         """The cell sees a file in the job's folder; nothing happens where no cell waits."""
-        followed = await self.follower.job(job_number(job))
+        files = (await self.follower.job(job_number(job))).files
         with _job_file("the job's folder"):
-            (followed.folder / BACKGROUND).touch()
+            await asyncio.to_thread(files.write, b"", BACKGROUND)
 
 
 class ExplanationHandler(_Api):
@@ -234,14 +241,15 @@ class OutputHandler(_Api):
     @web.authenticated
     @authorized("read")
     async def get(self, job: str, rank: str, stream: str) -> None:
-        """The file as text, in pieces, so that a long one costs no memory."""
-        followed = await self.follower.job(job_number(job))
+        """The file as text, in pieces, so that a long one costs no memory; of another user's job 64 MiB at most."""
+        files = (await self.follower.job(job_number(job))).files
         with _job_file(f"{stream} of rank {rank[:9]}"):
-            file = (followed.folder / f"rank.{job_number(rank)}" / stream).open("rb")
+            file = await asyncio.to_thread(files.open, f"rank.{job_number(rank)}", stream)
         with file:
             self.set_header("Content-Type", TEXT)
             self.set_header("X-Content-Type-Options", "nosniff")
-            while piece := file.read(1 << 18):
+            pieces = files.shown(file)
+            while piece := await asyncio.to_thread(next, pieces, b""):
                 self.write(piece)
                 await self.flush()
         self.finish(set_content_type=TEXT)  # an empty file has sent no header yet, and the base class would say JSON
@@ -282,7 +290,8 @@ class ScriptHandler(_Api):
         """`{script, header}`; the header says in comments what the job was and how to run it as a script."""
         followed = await self.follower.job(job_number(job))
         with _job_file("the cell's source"):
-            script = (followed.folder / "cell.py").read_text(encoding="utf-8")
+            source = await asyncio.to_thread(followed.files.read, SOURCE)
+        script = followed.files.text(source.decode(errors="replace"))
         return {"script": script, "header": _header(followed.number, followed.model.spec)}
 
 
@@ -412,7 +421,7 @@ class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
         """The page looks at something else from now on."""
         try:
             look = msgspec.json.decode(message, type=_Look)
-        except msgspec.DecodeError as problem:
+        except _NOT_JSON as problem:
             self.close(1003, f"not a look: {problem}"[:120])
             return
         if (
@@ -548,6 +557,7 @@ class FunctionHandler(_Api):
         info = job_info(await self.follower.ask(wire.ListJobs(all=True, job=number)), number)
         if info.private:
             raise NotFound(f"job {number} is another user's")
+        JobFolder.of(info).check_own("see or cancel its calls; the job as a whole can be cancelled")
         return Path(info.spec.folder), info
 
 

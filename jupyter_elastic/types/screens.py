@@ -38,6 +38,8 @@ class JobInfo(Record, frozen=True, kw_only=True):
     at the latest."""
     pinned_why: str = ""
     pinned_until: float | None = None
+    uid: int | None = None
+    """The owner's UNIX id, where that is another user than who asks; -1: not known. The owner's files have it."""
 
     @property
     def private(self) -> bool:

@@ -11,16 +11,17 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any
 
 from jupyter_elastic.client import AsyncClient, services
 from jupyter_elastic.client.job_model import JobModel, JobScreen
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.jobfiles import usage, usage_history
+from jupyter_elastic.jobfiles.job_folder import JobFolder
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobId, JobInfo, SlotInfo
 from jupyter_elastic.types.errors import ElasticError
@@ -41,8 +42,6 @@ LOOKED_S = 30.0
 """So long after somebody looked waits are forecast."""
 HISTORY_EVENTS = 20_000
 """How many events the pool's history reaches back at most."""
-NO_FOLDER = "/dev/null/another-user's"
-"""Stands for the folder of somebody else's job: nothing can lie there."""
 
 _log = logging.getLogger("jupyter_elastic")
 _log.addHandler(logging.NullHandler())
@@ -56,8 +55,8 @@ class FollowedJob:
         self._clock = clock
         self.model = JobModel(info.job, kind=kind)
         self.model.describe(info)
-        self.folder = Path(NO_FOLDER if info.private else info.spec.folder)
-        self.outputs = Outputs(self.folder)
+        self.files = JobFolder.of(info)
+        self.outputs = Outputs(self.files)
         self.up_to_date = False
         """Whether all events so far were folded."""
         self.version = 0
@@ -78,10 +77,10 @@ class FollowedJob:
 
     def screen(self) -> JobScreen:
         """What to show now."""
-        self.model.use = usage.read(self.folder)
-        changed = _changed(self.folder / usage_history.NAME)
+        self.model.use = usage.read(self.files)
+        changed = _changed(self.files, usage_history.NAME)
         if changed != self._usage_changed:
-            self._usage, self._usage_changed = usage_history.read(self.folder), changed
+            self._usage, self._usage_changed = usage_history.read(self.files), changed
         self.model.usage = self._usage
         if self.model.spec is not None:
             self.model.speeds = self.speeds.fit(self.model.spec.max_slots, self.model.spec.max_servers)
@@ -424,10 +423,11 @@ async def _within(seconds: float, event: asyncio.Event) -> bool:
     return False
 
 
-def _changed(path: Path) -> int:
+def _changed(files: JobFolder, name: str) -> int:
     """When a file was last written, in nanoseconds; 0 for one that is not there."""
     try:
-        return path.stat().st_mtime_ns
+        with files.open(name) as file:
+            return os.fstat(file.fileno()).st_mtime_ns
     except OSError:
         return 0
 

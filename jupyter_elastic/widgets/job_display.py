@@ -8,6 +8,7 @@ the job's outcome goes before its picture. Knows IPython's display; must not kno
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable
@@ -71,7 +72,7 @@ class JobDisplay:
             self._try(self._show_widget)
             self.surface = "static" if self._widget is None else "widget"
         self.followed, self.ended = updater().show_job(job, self._draw, kind)
-        self._relay = Relay(shell, job.folder, again=not waits) if self.surface != "terminal" else None
+        self._relay = Relay(shell, job.files, again=not waits) if self.surface != "terminal" else None
         if self._relay is not None:
             soon = 0.0 if self._in_notebook else self._began + SOON_S
             while time.monotonic() < soon and self.followed.model.phase == "queued":
@@ -83,7 +84,7 @@ class JobDisplay:
     def wait(self) -> bool:
         """Keep the page up to date until the job's end, and show what rank 0 displays; False once it is sent away."""
         while not self.ended.wait(WAIT_TICK_S):
-            if (self.job.folder / BACKGROUND).exists():  # a click asked for it, by this kernel or by the server
+            if BACKGROUND in self.job.files.names():  # a click asked for it, by this kernel or by the server
                 self.let_go()
                 return False
             self.refresh()
@@ -151,7 +152,7 @@ class JobDisplay:
 
         from jupyter_elastic.widgets.job import JobWidget
 
-        touch = (self.job.folder / BACKGROUND).touch
+        touch = functools.partial(self.job.files.write, b"", BACKGROUND)
         show(widget := JobWidget(job=self.job.id, on_background=touch, waits=self._waits))
         self._widget = widget
 

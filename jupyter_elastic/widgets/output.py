@@ -11,14 +11,14 @@ and `html` the markup behind it: `["image", plain, "data:..."]`.
 from __future__ import annotations
 
 import codecs
-import contextlib
+import os
 import re
 from collections import deque
 from dataclasses import dataclass
-from pathlib import Path
 
 from jupyter_elastic.jobfiles import displays
 from jupyter_elastic.jobfiles.displays import Display
+from jupyter_elastic.jobfiles.job_folder import JobFolder
 
 MAX_LINES = 400
 MAX_LINE = 2000
@@ -35,13 +35,14 @@ Output = dict[str, list[list[str]]]
 """Rank (as text) -> its last lines."""
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 _STREAMS = ("stdout", "stderr")
+_RANK = re.compile(r"rank\.([0-9]{1,9})")
 
 
 class _File:
     """A growing file, read piece by piece."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, folder: JobFolder, *names: str) -> None:
+        self._folder, self._names = folder, names
         self.offset = 0
         self.skipped = 0
         """Bytes left out by the last read."""
@@ -53,18 +54,18 @@ class _File:
         """What was appended since, up to the offset `until`; empty when nothing was."""
         self.skipped, self.ends = 0, []
         try:
-            size = self.path.stat().st_size
-            if size < self.offset:  # begun anew
-                self.offset = 0
-                self._decoder.reset()
-            end = size if until is None else min(size, until)
-            if end <= self.offset:
-                return ""
-            if end - self.offset > CHUNK:
-                self.skipped = end - CHUNK - self.offset
-                self.offset = end - CHUNK
-                self._decoder.reset()
-            with self.path.open("rb") as file:
+            with self._folder.open(*self._names) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size < self.offset:  # begun anew
+                    self.offset = 0
+                    self._decoder.reset()
+                end = size if until is None else min(size, until)
+                if end <= self.offset:
+                    return ""
+                if end - self.offset > CHUNK:
+                    self.skipped = end - CHUNK - self.offset
+                    self.offset = end - CHUNK
+                    self._decoder.reset()
                 file.seek(self.offset)
                 data = file.read(end - self.offset)
         except OSError:
@@ -92,9 +93,10 @@ class _Kept:
 class RankOutput:
     """The last lines of one rank, stdout and stderr together in the order in which they were seen."""
 
-    def __init__(self, folder: Path) -> None:
-        self._files = {stream: _File(folder / stream) for stream in _STREAMS}
-        self._displays = displays.Reader(folder)
+    def __init__(self, folder: JobFolder, name: str) -> None:
+        self._folder, self._name = folder, name
+        self._files = {stream: _File(folder, name, stream) for stream in _STREAMS}
+        self._displays = displays.Reader(folder, name)
         self._lines: deque[_Kept] = deque(maxlen=MAX_LINES)
         self._open = dict.fromkeys(_STREAMS, "")
         self._clears: Display | None = None
@@ -119,13 +121,13 @@ class RankOutput:
     def lines(self, limit: int = MAX_LINES, *, after: int = 0) -> list[_Line]:
         """(stream, text) of the last lines; the unfinished ones last. Displays only `after` that offset."""
         lines = [kept.line for kept in self._lines if not kept.end or kept.end > after]
-        unfinished = [(stream, _shown(text)) for stream, text in self._open.items() if _shown(text)]
+        unfinished = [(stream, shown) for stream, text in self._open.items() if (shown := self._shown(text))]
         return [*lines, *unfinished][-limit:] if limit else []
 
     @property
     def relayed(self) -> int:
         """How much of the displays stands in a notebook as outputs of a cell."""
-        return relayed(self._displays.path.parent) if self._displays.offset else 0
+        return relayed(self._folder, self._name) if self._displays.offset else 0
 
     def _read(self, stream: str, until: int | None = None) -> bool:
         file = self._files[stream]
@@ -144,11 +146,11 @@ class RankOutput:
         elif record.kind == "update_display_data":
             for line in self._lines:
                 if record.id and line.name == record.id:
-                    line.line, line.end = _drawn(record), end
+                    line.line, line.end = self._drawn(record), end
         elif record.kind in {"display_data", "execute_result"}:
             if self._clears:
                 self._clear()
-            self._lines.append(_Kept(_drawn(record), name=record.id, end=end))
+            self._lines.append(_Kept(self._drawn(record), name=record.id, end=end))
             self.total += 1
 
     def _clear(self) -> None:
@@ -171,11 +173,20 @@ class RankOutput:
     def _feed(self, stream: str, text: str) -> None:
         *whole, rest = (self._open[stream] + text).split("\n")
         for line, end in zip(whole, self._files[stream].ends, strict=True):
-            self._lines.append(_Kept((stream, _shown(line)), at=end))
+            self._lines.append(_Kept((stream, self._shown(line)), at=end))
             self.total += 1
         # Of an unfinished line only what a terminal would still show is kept, so that a bar of hours stays small.
         cut = max(rest.rfind("\r", 0, len(rest) - 1), 0)
         self._open[stream] = rest[cut:][-4 * MAX_LINE :]
+
+    def _shown(self, line: str) -> str:
+        return self._folder.text(_shown(line))
+
+    def _drawn(self, record: Display) -> _Line:
+        line = _drawn(record)
+        return (
+            line if self._folder.own else ("display", self._folder.text(line[1]))
+        )  # another user's markup is not drawn
 
 
 def _end_of(text: str, size: int) -> str:
@@ -194,17 +205,20 @@ def _shown(line: str) -> str:
 class Outputs:
     """The output of every rank of a job."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: JobFolder) -> None:
+        self._folder = folder
         self.ranks: dict[int, RankOutput] = {}
+        self.refused = ""
+        """Why this user may not read them; empty where he may."""
 
     def poll(self) -> bool:
         """Read what is new in any rank; whether there was any."""
-        with contextlib.suppress(OSError):  # not there yet, or another user's
-            for path in self.folder.iterdir():
-                name, _, rank = path.name.partition(".")
-                if name == "rank" and rank.isdecimal() and int(rank) not in self.ranks:
-                    self.ranks[int(rank)] = RankOutput(path)
+        try:
+            for name in self._folder.names():
+                if (found := _RANK.fullmatch(name)) and int(found[1]) not in self.ranks:
+                    self.ranks[int(found[1])] = RankOutput(self._folder, name)
+        except OSError as problem:
+            self.refused = "" if self._folder.own else str(problem)
         changed = [rank for rank in self.ranks.values() if rank.poll()]
         return bool(changed)
 
@@ -256,10 +270,10 @@ def _without(lines: list[list[str]], shown: list[str]) -> list[list[str]]:
     return lines
 
 
-def relayed(folder: Path) -> int:
+def relayed(folder: JobFolder, rank: str) -> int:
     """How many bytes of the displays in a rank's folder a notebook has shown."""
     try:
-        return int((folder / RELAYED).read_bytes())
+        return int(folder.read(rank, RELAYED))
     except (OSError, ValueError):
         return 0
 

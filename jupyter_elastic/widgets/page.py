@@ -53,8 +53,8 @@ def job_page(
         outputs=without(outputs or job.outputs.snapshot(), text),
         traceback="" if failure_apart else text,
         failed_rank=None if found is None else found.rank,
-        notice=job.problem or notice,
-        folder=job.folder.name,
+        notice=job.problem or notice or job.outputs.refused,
+        folder=job.files.path.name,
     )
 
 
@@ -82,7 +82,7 @@ def forms(job: FollowedJob, page: JobPage) -> dict[str, str]:
 
 def failure_of(job: FollowedJob) -> failure.Failure | None:
     """What the first failing rank of a failed job raised."""
-    return failure.read(job.folder) if job.model.phase == "failed" else None
+    return failure.read(job.files) if job.model.phase == "failed" else None
 
 
 def without_clock(page: JobPage) -> JobPage:

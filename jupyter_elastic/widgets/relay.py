@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import uuid
-from pathlib import Path
 from typing import Any
 
 import comm
@@ -17,8 +16,10 @@ from IPython.core.displayhook import CapturingDisplayHook
 
 from jupyter_elastic.jobfiles import displays
 from jupyter_elastic.jobfiles.displays import Display
+from jupyter_elastic.jobfiles.job_folder import JobFolder
 from jupyter_elastic.widgets.output import RELAYED, relayed
 
+_RANK = "rank.0"
 _EMPTY = Display(kind="display_data", data={displays.PLAIN: ""})
 _VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -80,10 +81,10 @@ class _Twin:
 class Relay:
     """Rank 0's displays on their way into the notebook. `again`: only those that a cell has shown before."""
 
-    def __init__(self, shell: Any, folder: Path, *, again: bool = False) -> None:
+    def __init__(self, shell: Any, files: JobFolder, *, again: bool = False) -> None:
         self._shell = shell
-        self._folder = folder / "rank.0"
-        self._reader = displays.Reader(self._folder)
+        self._files = files
+        self._reader = displays.Reader(files, _RANK)
         self._again = again
         self._id = uuid.uuid4().hex
         self._slots: list[str] = []
@@ -106,7 +107,9 @@ class Relay:
 
     def pump(self) -> None:
         """Show what is new; whatever IPython or the kernel raises, when all has been tried."""
-        found = self._reader.more(relayed(self._folder) if self._again else None)
+        if not self._files.own:  # an output of this user's cell may run scripts in his page
+            return
+        found = self._reader.more(relayed(self._files, _RANK) if self._again else None)
         problem: Exception | None = None
         for record, _ in found:
             try:
@@ -119,7 +122,7 @@ class Relay:
         self._empty.update(self._free)
         if found and not self._again:
             with contextlib.suppress(OSError):
-                (self._folder / RELAYED).write_text(str(self._reader.offset))
+                self._files.write(str(self._reader.offset).encode(), _RANK, RELAYED)
         if problem is not None:
             raise problem
 

@@ -8,6 +8,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from jupyter_elastic.client.job_model import JobScreen, Series, SizePoint
+from jupyter_elastic.jobfiles.job_folder import JobFolder
 from jupyter_elastic.widgets import display
 from jupyter_elastic.widgets.output import MAX_LINE, MAX_LINES, Outputs, without
 
@@ -107,7 +108,7 @@ def test_output_of_ranks(tmp_path: Any) -> None:
     (tmp_path / "rank.10").mkdir()
     (tmp_path / "results").mkdir()
     out = tmp_path / "rank.0" / "stdout"
-    outputs = Outputs(tmp_path)
+    outputs = Outputs(JobFolder(tmp_path))
     assert not outputs.poll()
     out.write_bytes(b"a\n 10%\r 20%")
     assert outputs.poll()
@@ -131,7 +132,7 @@ def test_output_of_ranks(tmp_path: Any) -> None:
 def test_much_output_is_bounded_and_ends_with_the_right_line(tmp_path: Any) -> None:
     (tmp_path / "rank.0").mkdir()
     out = tmp_path / "rank.0" / "stdout"
-    outputs = Outputs(tmp_path)
+    outputs = Outputs(JobFolder(tmp_path))
     out.write_text("early\n")
     outputs.poll()
     with out.open("a") as file:
@@ -149,7 +150,7 @@ def test_much_output_is_bounded_and_ends_with_the_right_line(tmp_path: Any) -> N
 def test_a_bar_without_end_stays_small(tmp_path: Any) -> None:
     (tmp_path / "rank.0").mkdir()
     out = tmp_path / "rank.0" / "stderr"
-    outputs = Outputs(tmp_path)
+    outputs = Outputs(JobFolder(tmp_path))
     for n in range(300):
         with out.open("a") as file:
             file.write(f"\r{n:4d}|{'#' * 100}")

@@ -8,6 +8,7 @@ import pytest
 
 from jupyter_elastic.engines.process import Process
 from jupyter_elastic.jobfiles import failure
+from jupyter_elastic.jobfiles.job_folder import JobFolder
 from tests.live.engine.bench import NOTE, Bench, asynchronous
 
 SOCKETS = """
@@ -44,7 +45,7 @@ async def test_a_death_explains_what_another_rank_raises_after_it(folder: Path, 
         bench.kill(1)
         ended = await bench.ended()
         assert ended.reason.startswith("rank 1: the worker was killed by SIGKILL")
-        found = failure.read(folder)
+        found = failure.read(JobFolder(folder))
         assert found is not None
         assert found.others[0].startswith("rank 0: ")
 

@@ -12,6 +12,7 @@ import pytest
 
 from jupyter_elastic.jobfiles import displays
 from jupyter_elastic.jobfiles.displays import Display, Kind
+from jupyter_elastic.jobfiles.job_folder import JobFolder
 from jupyter_elastic.widgets.output import MAX_DRAWN, RELAYED, Outputs
 from jupyter_elastic.worker.display_recorder import Recorder, fitting, queued
 
@@ -51,7 +52,7 @@ def test_a_full_file_says_so_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     recorder.follow(tmp_path)
     for number in range(10):
         recorder._write([shown("display_data", x="x" * 100, n=number)])
-    texts = [displays.plain(record.data) for record, _ in displays.Reader(tmp_path).more()]
+    texts = [displays.plain(record.data) for record, _ in displays.Reader(JobFolder(tmp_path)).more()]
     assert texts[:2] == ["n, x", "n, x"]
     assert len(texts) == 3
     assert "left out" in texts[2]
@@ -68,7 +69,7 @@ def test_displays_stand_among_the_lines_before_which_they_came(tmp_path: Path) -
     ]
     path = folder / displays.FILE
     path.write_bytes(b"".join(displays.encode(record) + b"\n" for record in records) + b"no record\n{")
-    outputs = Outputs(tmp_path)
+    outputs = Outputs(JobFolder(tmp_path))
     assert outputs.poll()
     image = ["image", "A", "data:image/png;base64,aW1n"]
     assert outputs.snapshot()["0"] == [["stdout", "one"], image, ["stdout", "two"], ["html", "T", "<b>T</b>"]]
@@ -111,7 +112,7 @@ def played(folder: Path, steps: list[str], *, late: bool) -> list[str]:
     """
     rank = folder / "rank.0"
     rank.mkdir()
-    outputs, waiting = Outputs(folder), []
+    outputs, waiting = Outputs(JobFolder(folder)), []
 
     def write() -> None:
         with (rank / displays.FILE).open("ab") as file:
@@ -177,7 +178,7 @@ def test_what_cannot_be_written_is_said_and_what_follows_is_shown(tmp_path: Path
         recorder.put(Display(kind="display_data", data={displays.PLAIN: Ends(problem)}))
     recorder.put(Display(kind="display_data", data={displays.PLAIN: "last"}))
     found: list[tuple[Display, int]] = []
-    reader, limit = displays.Reader(tmp_path), time.monotonic() + 60
+    reader, limit = displays.Reader(JobFolder(tmp_path)), time.monotonic() + 60
     while not any(record.data == {"text/plain": "last"} for record, _ in found) and time.monotonic() < limit:
         found += reader.more()
     assert [record.data["text/plain"] for record, _ in found[:2]] == [

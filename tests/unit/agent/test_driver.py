@@ -13,6 +13,7 @@ import pytest
 from jupyter_elastic.driver.driver import Driver, load_engine
 from jupyter_elastic.jobfiles import usage
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
+from jupyter_elastic.jobfiles.job_folder import JobFolder
 from jupyter_elastic.types import (
     ExitReported,
     JobSpec,
@@ -122,7 +123,7 @@ def test_which_rank_waits_for_which_is_in_the_usage_file(driver, monkeypatch):
         while not engines or engines[0].calls < 2:  # before it is asked again, the file is written
             await (engines[0].changed.wait() if engines else asyncio.sleep(0))
             engines[0].changed.clear()
-        found = usage.read(driver.folder.job_folder)
+        found = usage.read(JobFolder(driver.folder.job_folder))
         engines[0].report(ExitReported(**ABOUT, outcome="completed"))
         await life
         return found

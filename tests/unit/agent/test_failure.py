@@ -7,6 +7,7 @@ from pathlib import Path
 from jupyter_elastic.engines.failures import Failures, Weight
 from jupyter_elastic.jobfiles import failure
 from jupyter_elastic.jobfiles.failure import DIED, Failure
+from jupyter_elastic.jobfiles.job_folder import JobFolder
 
 
 def raised(rank: int, kind: str = "ValueError", message: str = "x") -> Failure:
@@ -46,11 +47,11 @@ def test_a_broken_group_waits_for_its_cause_and_names_who_was_through() -> None:
 
 
 def test_what_an_engine_leaves_is_what_a_handle_reads(tmp_path: Path) -> None:
-    assert failure.read(tmp_path) is None
+    assert failure.read(JobFolder(tmp_path)) is None
     found = Failure(rank=1, type="KeyError", message="'k'", traceback="Traceback ...\n", others=("rank 2: the same",))
     failure.write(tmp_path, found)
-    assert failure.read(tmp_path) == found
+    assert failure.read(JobFolder(tmp_path)) == found
     assert found.text == "Traceback ...\nrank 2: the same"
     (tmp_path / failure.NAME).write_text("{")
-    assert failure.read(tmp_path) is None
+    assert failure.read(JobFolder(tmp_path)) is None
     failure.write(tmp_path / "gone", found)  # as on a full disk

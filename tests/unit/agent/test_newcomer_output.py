@@ -6,6 +6,7 @@ from pathlib import Path
 
 from jupyter_elastic.jobfiles import displays, newcomer_output
 from jupyter_elastic.jobfiles.displays import Display
+from jupyter_elastic.jobfiles.job_folder import JobFolder
 
 
 def keep(job: Path) -> None:
@@ -24,7 +25,7 @@ def test_it_follows_what_the_rank_has_printed_before(tmp_path: Path) -> None:
     newcomer_output.merge(tmp_path, "w3", 1)
     assert (tmp_path / "rank.1" / "stdout").read_text() == "before\nnew\n"
     assert (tmp_path / "rank.1" / "stderr").read_text() == "oh\n"
-    assert [record.after for record, _ in displays.Reader(tmp_path / "rank.1").more()] == [11]
+    assert [record.after for record, _ in displays.Reader(JobFolder(tmp_path), "rank.1").more()] == [11]
     assert [path.name for path in tmp_path.iterdir()] == ["rank.1"]
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from jupyter_elastic.jobfiles import displays, failure
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, attempts
+from jupyter_elastic.jobfiles.job_folder import JobFolder
 from jupyter_elastic.jobfiles.payload import read_payload, restore_namespace
 
 DATA = Path(__file__).parents[2] / "data" / "job_before_the_moves"
@@ -46,8 +47,8 @@ def test_its_cell_runs(jobs: Path, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_its_output_and_its_failure_are_shown(jobs: Path) -> None:
-    ((record, _),) = displays.Reader(jobs / "completed" / "rank.0").more()
+    ((record, _),) = displays.Reader(JobFolder(jobs / "completed"), "rank.0").more()
     assert record.data == {"text/plain": "42"}
-    found = failure.read(jobs / "failed")
+    found = failure.read(JobFolder(jobs / "failed"))
     assert found is not None
     assert (found.rank, found.type, found.message) == (0, "ValueError", "an old failure")

@@ -27,6 +27,7 @@ from jupyter_elastic.hand.facts import hello
 from jupyter_elastic.jobfiles import displays
 from jupyter_elastic.jobfiles.captures import PAYLOAD
 from jupyter_elastic.jobfiles.displays import Display
+from jupyter_elastic.jobfiles.job_folder import JobFolder
 from jupyter_elastic.platform import hosts_file
 from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.protocol import hand as messages
@@ -380,7 +381,7 @@ def test_displays_of_another_host_stand_after_what_was_printed_here(tmp_path: Pa
     output.add("rank.1/display.jsonl", line[:10])
     output.add("rank.1/display.jsonl", line[10:] + b"no display\n")
     assert (tmp_path / "rank.1" / "stdout").read_text() == "12345abc"
-    assert [record.after for record, _ in displays.Reader(tmp_path / "rank.1").more()] == [8]
+    assert [record.after for record, _ in displays.Reader(JobFolder(tmp_path), "rank.1").more()] == [8]
     for data, last in ((b"ab", False), (b"c", True)):
         output.add_result(2, data, last=last)
     assert (tmp_path / "results" / "rank.2.pickle").read_bytes() == b"abc"

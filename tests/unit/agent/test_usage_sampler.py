@@ -19,6 +19,7 @@ import pytest
 from jupyter_elastic.driver import usage_sampler
 from jupyter_elastic.driver.usage_sampler import UsageSampler
 from jupyter_elastic.jobfiles import usage, usage_history
+from jupyter_elastic.jobfiles.job_folder import JobFolder
 from jupyter_elastic.jobfiles.usage_history import UsageHistory, UsagePoint
 from jupyter_elastic.platform import machine_use, processes
 from jupyter_elastic.platform.machine_use import Gpu
@@ -80,14 +81,14 @@ def test_the_file_comes_while_it_runs_and_goes_with_it(tmp_path: Path, monkeypat
 
     async def go() -> usage.ResourceUsage:
         task = asyncio.create_task(UsageSampler(tmp_path, lambda: [processes.this_process()], dict).run())
-        while (found := usage.read(tmp_path)) is None:  # noqa: ASYNC110 - a file tells nobody
+        while (found := usage.read(JobFolder(tmp_path))) is None:  # noqa: ASYNC110 - a file tells nobody
             await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         return found
 
     assert asyncio.run(go()).workers == 1
-    assert usage.read(tmp_path) is None
+    assert usage.read(JobFolder(tmp_path)) is None
 
 
 def test_the_history_outlives_the_attempt_and_the_next_one_goes_on_with_it(
@@ -97,7 +98,7 @@ def test_the_history_outlives_the_attempt_and_the_next_one_goes_on_with_it(
 
     async def attempt(least: int) -> UsageHistory:
         task = asyncio.create_task(UsageSampler(tmp_path, lambda: [processes.this_process()], dict).run())
-        while len((found := usage_history.read(tmp_path)).points) < least:  # noqa: ASYNC110 - a file tells nobody
+        while len((found := usage_history.read(JobFolder(tmp_path))).points) < least:  # noqa: ASYNC110 - a file tells nobody
             await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -123,7 +124,7 @@ def test_a_long_history_keeps_its_first_and_its_latest_points() -> None:
 
 def test_a_damaged_file_is_nothing(tmp_path: Path) -> None:
     (tmp_path / usage.NAME).write_text('{"at": 1')
-    assert usage.read(tmp_path) is None
+    assert usage.read(JobFolder(tmp_path)) is None
 
 
 class _Nvml(types.ModuleType):

@@ -36,8 +36,8 @@ class Followed(FollowedJob):
         self.drawn.append((asyncio.get_running_loop().time(), lines))
 
     def print(self, rank: int, *lines: str) -> None:
-        (self.folder / f"rank.{rank}").mkdir(exist_ok=True)
-        with (self.folder / f"rank.{rank}" / "stdout").open("a") as file:
+        (self.files.path / f"rank.{rank}").mkdir(exist_ok=True)
+        with (self.files.path / f"rank.{rank}" / "stdout").open("a") as file:
             file.writelines(line + "\n" for line in lines)
 
     def end(self) -> None:
