@@ -90,6 +90,62 @@ def test_an_attempt_from_launch_to_exit(world, job):
     world(story)
 
 
+def another_job(order):
+    """An order for the folder of another job."""
+    return msgspec.structs.replace(order, job=8)
+
+
+@pytest.mark.xfail(strict=True, reason="the end of another job is taken for its own")
+def test_the_end_of_another_job_in_the_same_folder_is_not_taken(world, job):
+    async def story(here):
+        order = launch(job, Script(outcome="completed"), python=sys.executable)
+        first = await here.attempt(order)[1]
+        second = await here.attempt(another_job(order))[1]
+        assert (second.outcome, second.job) == ("failed", 8)
+        assert "the folder of job 7" in second.reason
+        assert AttemptFolder.of(job, 1).exit() == first
+        assert calls(job) == ["launch 1"]
+
+    world(story)
+
+
+@pytest.mark.xfail(strict=True, reason="the driver of another job is taken for its own")
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_job_in_the_folder_of_one_that_runs_fails_and_leaves_it_alone(world, job, stopped):
+    async def story(here):
+        order = launch(job, Script(), python=sys.executable)
+        hold, life = here.attempt(order)
+        await here.until_seen(RunningReported)
+        other, its_life = here.attempt(another_job(order))
+        if stopped:
+            other.order(stop(another_job(order), "cancel"))
+        second = await its_life
+        assert (second.outcome, second.job) == ("failed", 8)
+        folder = AttemptFolder.of(job, 1)
+        assert folder.exit() is None
+        assert folder.runtime.exists()
+        hold.order(stop(order, "preempt"))
+        assert (await life).outcome == "preempted"
+        assert calls(job) == ["launch 1", "stop preempt"]
+
+    world(story)
+
+
+@pytest.mark.xfail(strict=True, reason="both are told the end of one")
+def test_of_two_jobs_that_start_in_one_folder_at_once_one_runs(world, job):
+    async def story(here):
+        order = launch(job, Script(outcome="completed"), python=sys.executable)
+        lives = [here.attempt(one)[1] for one in (order, another_job(order))]
+        ends = sorted([await life for life in lives], key=lambda end: end.outcome)
+        assert [end.outcome for end in ends] == ["completed", "failed"]
+        assert {end.job for end in ends} == {7, 8}
+        assert f"the folder of job {ends[0].job}" in ends[1].reason
+        assert AttemptFolder.of(job, 1).exit() == ends[0]
+        assert calls(job) == ["launch 1"]
+
+    world(story)
+
+
 def test_orders_reach_the_engine_once_and_old_ones_never(world, job):
     async def story(here):
         order = launch(job, Script(), python=sys.executable)
