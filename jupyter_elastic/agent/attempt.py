@@ -98,13 +98,15 @@ class Attempt:
         finally:
             sender.cancel()
             await asyncio.gather(sender, return_exceptions=True)
-        if folder is not None:
+        if folder is not None and self._is_own(folder):
             folder.clear_runtime()
         return end
 
     async def _run_driver(self, folder: AttemptFolder | None, launch: Launch | None) -> ExitReported:
         if folder is None:
             return self._ended("lost", "the agent has no trace of this attempt")
+        if not self._is_own(folder):
+            return self._intruded(folder)
         if (end := folder.exit()) is not None:
             return end
         order = launch or folder.order()
@@ -116,6 +118,8 @@ class Attempt:
             end = self._ended("failed", str(problem))
         else:
             end = await self._follow(folder, driver, started) if driver is not None else None
+            if not self._is_own(folder):  # both began at the same moment
+                return self._intruded(folder)
             end = end or folder.exit() or await self._clean_up(folder, driver)
         with contextlib.suppress(OSError):
             folder.write_exit(end)
@@ -147,10 +151,10 @@ class Attempt:
         # it was started by an agent before us and has not written its pid yet, or it died before it could
         while folder.lock.holder() is not None:
             if (record := folder.record()) is not None:
-                return record.driver
+                break
             await asyncio.sleep(0.02)
         record = folder.record()
-        return record.driver if record is not None else None
+        return record.driver if record is not None and self._is_own(folder) else None
 
     async def _follow(
         self, folder: AttemptFolder, driver: processes.ProcessId, started: DriverProcess | None
@@ -205,6 +209,16 @@ class Attempt:
         await workers.cleared()
         last_line = folder.last_log_line()
         return self._ended("lost", f"the driver (process {driver[0]}) died{': ' + last_line if last_line else ''}")
+
+    def _is_own(self, folder: AttemptFolder) -> bool:
+        """Whether its files are this attempt's, or not there yet; another job's may have been submitted with it too."""
+        return folder.whose() in {None, (self.job, self.number)}
+
+    def _intruded(self, folder: AttemptFolder) -> ExitReported:
+        """The end of an attempt in another job's folder, of which nothing is believed and nothing is changed."""
+        other, _ = folder.whose() or (0, 0)
+        reason = f"{folder.job_folder} is the folder of job {other}; submit the job again, with a folder of its own"
+        return self._ended("failed", reason)
 
     def _ended(self, outcome: Any, reason: str) -> ExitReported:
         """An end that the driver didn't report; after a stop it is what the stop asked for."""

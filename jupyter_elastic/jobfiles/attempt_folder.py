@@ -92,8 +92,13 @@ class AttemptFolder:
         try:
             content = (self.path / "exit.json").read_bytes()
             return msgspec.json.decode(content.replace(_OLD_EXIT, _EXIT, 1), type=ExitReported)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return None
+
+    def whose(self) -> tuple[int, int] | None:
+        """The job and attempt that the folder's files are of; None where nothing is there yet."""
+        found = self.exit() or self.record() or self.order()
+        return None if found is None else (found.job, found.attempt)
 
     @property
     def lock(self) -> Lock:

@@ -48,7 +48,7 @@ STATUS = {
 }  # fmt: skip
 TEXT = "text/plain; charset=utf-8"
 NOT_HERE = "This server does not let you switch the policy of the pool: ask whoever runs this hub."
-_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 PUSH_S, LOOK_S = 0.1, 0.5
 """A socket is sent at most ten pages a second; what ranks print is looked for twice a second."""
 TIMELINE_S, TIMELINE_IDLE_S = 0.5, 10.0
@@ -97,7 +97,9 @@ class _Api(_Handler, APIHandler):
         """The request's JSON as a struct; BadRequest says what does not fit."""
         try:
             found = msgspec.json.decode(self.request.body, type=shape)
-            msgspec.msgpack.encode(found)  # a whole number may be too large for the wire
+            msgspec.msgpack.encode(found)
+        except OverflowError:
+            raise BadRequest("the body has a whole number that is too large: send a string") from None
         except _NOT_JSON as problem:
             raise BadRequest(f"the body does not fit: {problem}") from None
         return found

@@ -95,7 +95,6 @@ def another_job(order):
     return msgspec.structs.replace(order, job=8)
 
 
-@pytest.mark.xfail(strict=True, reason="the end of another job is taken for its own")
 def test_the_end_of_another_job_in_the_same_folder_is_not_taken(world, job):
     async def story(here):
         order = launch(job, Script(outcome="completed"), python=sys.executable)
@@ -109,7 +108,6 @@ def test_the_end_of_another_job_in_the_same_folder_is_not_taken(world, job):
     world(story)
 
 
-@pytest.mark.xfail(strict=True, reason="the driver of another job is taken for its own")
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_job_in_the_folder_of_one_that_runs_fails_and_leaves_it_alone(world, job, stopped):
     async def story(here):
@@ -131,7 +129,6 @@ def test_a_job_in_the_folder_of_one_that_runs_fails_and_leaves_it_alone(world, j
     world(story)
 
 
-@pytest.mark.xfail(strict=True, reason="both are told the end of one")
 def test_of_two_jobs_that_start_in_one_folder_at_once_one_runs(world, job):
     async def story(here):
         order = launch(job, Script(outcome="completed"), python=sys.executable)
