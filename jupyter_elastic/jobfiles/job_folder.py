@@ -155,6 +155,8 @@ class JobFolder:
     def _errors(self, names: tuple[str, ...]) -> Iterator[None]:
         """What the system, or a check, says of it, in words for people."""
         try:
+            if any("/" in name or name == ".." for name in names):
+                raise PermissionError(0, "not a name")
             yield
         except FileNotFoundError:
             raise

@@ -15,6 +15,10 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069
 _NUMBER = re.compile(r"(\d+)")
 _IN_LINES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """The same, but for the new lines and tabs of a longer text."""
+_WRITTEN = {
+    pattern: {code: f"\\u{code:04x}" for code in (*range(0xA0), *range(0x2028, 0x206A)) if pattern.match(chr(code))}
+    for pattern in (_CONTROL, _IN_LINES)
+}
 
 
 def has_control(text: str) -> bool:
@@ -24,7 +28,8 @@ def has_control(text: str) -> bool:
 
 def visible(text: str, *, lines: bool = False) -> str:
     r"""The text with its control characters written out as JSON does (`\u001b`); `lines`: new lines and tabs stay."""
-    return (_IN_LINES if lines else _CONTROL).sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    pattern = _IN_LINES if lines else _CONTROL
+    return text.translate(_WRITTEN[pattern]) if pattern.search(text) else text
 
 
 @functools.lru_cache(maxsize=10_000)  # a screen sorts all slots of the pool

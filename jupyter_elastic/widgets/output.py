@@ -184,9 +184,9 @@ class RankOutput:
 
     def _drawn(self, record: Display) -> _Line:
         line = _drawn(record)
-        return (
-            line if self._folder.own else ("display", self._folder.text(line[1]))
-        )  # another user's markup is not drawn
+        if self._folder.own:
+            return line
+        return ("display", self._folder.text(line[1]))  # another user's markup is not drawn
 
 
 def _end_of(text: str, size: int) -> str:
