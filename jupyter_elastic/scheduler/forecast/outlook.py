@@ -19,6 +19,9 @@ from jupyter_elastic.types import JobId, JobView, Policy, View
 
 FUTURES = 12
 """Possible futures from which a range is taken."""
+DAY_S = 86_400.0
+SOON_S = 20.0
+"""A guess below that counts as this: a minute more or less is near enough."""
 _NEVER = JobForecast(job=0)
 
 
@@ -31,6 +34,11 @@ class Eta(Struct, frozen=True, kw_only=True):
     high_s: float
     possible: tuple[float, float]
     """The range of the possible futures alone, before it is widened or narrowed by what the past has taught."""
+
+    @property
+    def vague(self) -> bool:
+        """Whether it says nothing: it reaches beyond a day, or is wider than three times the best guess."""
+        return self.high_s > DAY_S or self.high_s - self.low_s > 3 * max(self.guess_s, SOON_S)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ it. Pure: knows views and policies; no clock, no chance, no disk.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -17,9 +18,10 @@ from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core.drains import LEAVE_S
 from jupyter_elastic.scheduler.core.plan import illegal
+from jupyter_elastic.scheduler.core.spare import spared
 from jupyter_elastic.scheduler.forecast.lengths import Usual, expected
 from jupyter_elastic.scheduler.policies.speed import rates
-from jupyter_elastic.types import HostView, JobId, JobView, Policy, Size, View
+from jupyter_elastic.types import HostView, JobId, JobView, Policy, Size, Turn, View
 
 GRAIN = 0.02
 """Decisions are at least this share of the time already looked ahead apart: far things are seen less sharply."""
@@ -164,7 +166,10 @@ class _Fluid:
         self.start: float | None = 0.0 if view.size.workers else None
         self.finish: float | None = None
         self.changed: float | None = view.changed_at
+        self.pauses = 0
         self.sizes = [(0.0, view.size.slots)] if view.size.workers else []
+        group = view.group
+        self.places = (("", group), (group, view.owner)) if group else (("", view.owner),)
 
     def _unreported(self, now: float) -> float:
         """What it has most likely done since its last report, which is not in what it says is left."""
@@ -209,6 +214,7 @@ class _Fluid:
             queued_at=view.queued_at if size.workers or self.changed is None else self.changed,
             attained_s=view.attained_s + self.attained,
             run_s=view.run_s + self.run,
+            preemptions=view.preemptions + self.pauses,
             profile=profile,
         )
 
@@ -222,6 +228,7 @@ class _Run:
         self.active = list(self.fluids)
         self.ahead = 0.0
         self.memo: Any = view.memo
+        self.turns = {row: dict(turns) for row, turns in view.turns.items()}
 
     def run(self, only_starts: bool, over: Over) -> str:
         """Simulate until everybody has finished (or started); why that failed, or an empty text."""
@@ -243,9 +250,8 @@ class _Run:
 
     def _decide(self) -> str:
         now = self.view.now + self.ahead
-        view = replace(
-            self.view, now=now, jobs=tuple(fluid.seen() for fluid in self.active), memo=self.memo, hosts=self._hosts()
-        )
+        jobs = tuple(spared([fluid.seen() for fluid in self.active], now))
+        view = replace(self.view, now=now, jobs=jobs, memo=self.memo, hosts=self._hosts(), turns=self.turns)
         try:
             plan = self.policy.plan(view)
         except Exception as problem:  # a policy may be anybody's
@@ -265,6 +271,14 @@ class _Run:
             fluid.pause = fluid.view.profile.rescale_cost_s
             if fluid.start is None:
                 fluid.start = self.ahead
+        else:
+            fluid.pauses += 1
+            if fluid.view.loses_all and fluid.changed is not None:
+                fluid.left += fluid.speed * max(0.0, now - fluid.changed)
+        if not fluid.size.workers and self.turns:
+            for row, name in fluid.places:
+                turn = self.turns[row].get(name, Turn())
+                self.turns[row][name] = replace(turn, begun=(*turn.begun[-31:], now))
         fluid.size, fluid.changed = size, now
         if fluid.sizes and fluid.sizes[-1][0] == self.ahead:
             fluid.sizes.pop()
@@ -284,6 +298,8 @@ class _Run:
         if math.isinf(soonest) and math.isinf(timer):
             timer = 60.0 + 8 * grain
         step = min(max(last, 0.0), max(timer, grain))
+        if self.turns:
+            self._owe(step)
         still = []
         for fluid in self.active:
             end = fluid.ends_in()
@@ -295,6 +311,20 @@ class _Run:
                 still.append(fluid)
         self.active = still
         self.ahead += step
+
+    def _owe(self, seconds: float) -> None:
+        """Count what users and groups hold while another one waits, as `core/turns.py` does."""
+        held: defaultdict[tuple[str, str], int] = defaultdict(int)
+        waiting: defaultdict[str, set[str]] = defaultdict(set)
+        for fluid in self.active:
+            for row, name in fluid.places:
+                held[row, name] += fluid.view.cost(fluid.size)
+                if not fluid.size.workers:
+                    waiting[row].add(name)
+        for (row, name), slots in held.items():
+            if slots and waiting[row] - {name}:
+                turn = self.turns[row].get(name, Turn())
+                self.turns[row][name] = replace(turn, owed_s=turn.owed_s + slots * seconds)
 
     def _next_ending(self) -> float:
         """When the next host is drained for its end, in seconds from now; infinity: none."""
