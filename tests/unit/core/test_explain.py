@@ -6,7 +6,17 @@ import pytest
 
 from jupyter_elastic import types as t
 from jupyter_elastic.scheduler.core.explain import span
-from jupyter_elastic.types import AgentReported, Cancel, ExitReported, HostsReported, Progress, ProgressReported
+from jupyter_elastic.scheduler.policies.fair import Fair
+from jupyter_elastic.types import (
+    AgentReported,
+    Cancel,
+    ExitReported,
+    HostsReported,
+    Progress,
+    ProgressReported,
+    Propose,
+    UsePolicy,
+)
 from jupyter_elastic.types.errors import NotFound
 from tests.support.harness import Harness, host
 
@@ -152,3 +162,82 @@ def test_the_end_by_a_time_limit_says_who_waited() -> None:
     waits = "ranks 0 and 1 wait for each other since 60 s"
     pool.step(t.ExitReported, job=job, attempt=1, outcome="failed", reason=waits)
     assert pool.job(job).reason == f"it ran for its time limit of 30 s; give it more with --max-time; {waits}"
+
+
+def under_fair(slots: int) -> Harness:
+    pool = Harness(host("a", slots))
+    pool.step(UsePolicy, name="fair")
+    return pool
+
+
+def planned(pool: Harness, *, ends: int = 0) -> None:
+    """What the policy says now, after a job has ended."""
+    if ends:
+        pool.step(ExitReported, job=ends, attempt=1, outcome="completed")
+    pool.now += 100
+    pool.step(Propose, by="daemon", policy="fair", plan=Fair(Fair.Options()).plan(pool.core.view(pool.now)))
+    for job in list(pool.core.state.active_jobs()):
+        if job.phase == "starting":
+            pool.settle(job.job)
+
+
+TURNS = pytest.mark.xfail(strict=True, reason="it tells who was submitted before, and not who comes before")
+
+
+@TURNS
+def test_under_fair_it_says_who_comes_before_and_why_and_about_when() -> None:
+    pool = under_fair(1)
+    hers = [pool.submit(1, 1, by="ann", estimate_s=600.0) for _ in range(3)]
+    planned(pool)
+    his = pool.submit(1, 1, by="bob", estimate_s=600.0)
+    last = pool.submit(1, 1, by="cyd", estimate_s=600.0)
+    planned(pool)
+    assert "It is next in turn." in pool.core.explain(his, pool.now)
+    text = pool.core.explain(last, pool.now)
+    assert f"Before it in turn: job {his} of bob: bob has waited longer for a turn." in text
+    assert "it starts in about 17 min" in text  # what is left of ann's and the whole of bob's
+    text = pool.core.explain(hers[1], pool.now)
+    assert f"Before it in turn: job {his} of bob, job {last} of cyd: ann holds 1 slot already." in text
+    assert f"job {hers[1]} of ann" in pool.core.explain(hers[2], pool.now)
+
+
+@TURNS
+def test_under_fair_it_says_who_has_used_more_while_others_waited() -> None:
+    pool = under_fair(1)
+    hers = [pool.submit(1, 1, by="ann") for _ in range(3)]
+    planned(pool)
+    his = pool.submit(1, 1, by="bob")
+    pool.now += 1000.0
+    planned(pool, ends=hers[0])
+    assert pool.job(his).size.workers
+    late = pool.submit(1, 1, by="cyd")
+    pool.now += 3000.0
+    pool.step(ExitReported, job=his, attempt=1, outcome="completed")
+    pool.submit(1, 1, by="bob")
+    pool.plan({}, turn=(late, hers[1]))
+    text = pool.core.explain(hers[1], pool.now)
+    assert f"Before it in turn: job {late} of cyd" in text
+    assert "waited" in text
+
+
+@TURNS
+def test_of_two_groups_it_says_which_one_has_to_wait() -> None:
+    pool = under_fair(1)
+    first = pool.submit(1, 1, by="ann", group="lab")
+    planned(pool)
+    next_one = pool.submit(1, 1, by="bob", group="lab")
+    other = pool.submit(1, 1, by="cyd", group="class")
+    planned(pool)
+    assert "It is next in turn." in pool.core.explain(other, pool.now)
+    assert f"Before it in turn: job {other} of cyd: lab holds 1 slot already." in pool.core.explain(next_one, pool.now)
+    assert pool.job(first).size.workers
+
+
+def test_a_policy_that_names_no_turn_is_explained_as_before() -> None:
+    pool = Harness(host("a", 1))
+    first = pool.running(1, 1, 1)
+    second, third = pool.submit(1, 1), pool.submit(1, 1)
+    pool.plan({first: 1}, turn=("x", third, 10**9, third))
+    assert pool.core.state.turn == (third,)
+    pool.plan({first: 1}, turn=5)
+    assert f"Submitted before it: job {second}." in pool.core.explain(third, pool.now)

@@ -223,6 +223,19 @@ def test_now_divides_what_was_from_what_will_be() -> None:
     assert (past.future, past.predicted_at, past.jobs[0].ends) == ([], None, None)  # all of it is over
 
 
+@pytest.mark.xfail(strict=True, reason="a range of weeks is printed")
+def test_a_start_of_which_nothing_is_known_is_said_so() -> None:
+    story = one_resized()
+    story.submit(160.0, 2)
+    weeks = Eta(job=2, guess_s=600.0, low_s=0.0, high_s=27 * 86_400.0, possible=(0.0, 900.0))
+    soon = msgspec.structs.replace(
+        ahead().jobs[0], start=Eta(job=1, guess_s=1.0, low_s=0.5, high_s=2.0, possible=(0.5, 2.0))
+    )
+    future = Outlook(jobs=(soon, JobOutlook(job=2, start=weeks, end=weeks)))
+    job = next(one for one in story.screen(200.0, ahead=future, made_at=200.0).jobs if one.job == 2)
+    assert (job.state, job.starts, job.ends) == ("start not known yet, 1 job before it", None, None)
+
+
 def drawn(screen: TimelineScreen, width: int = 90) -> str:
     console = Console(file=io.StringIO(), width=width)
     console.print(timeline_text.picture(screen, width=width))
