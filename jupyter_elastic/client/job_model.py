@@ -548,6 +548,11 @@ def human_range(low: float, high: float) -> str:
     return f"less than {last} {unit}" if first == 0 else f"about {first} to {last} {unit}"
 
 
+def not_known(before: int) -> str:
+    """What is said of a queued job's start where the forecast's range says nothing."""
+    return f"start not known yet, {before} {'job' if before == 1 else 'jobs'} before it"
+
+
 def fraction_done(progress: Progress | None) -> float | None:
     """Done of the training by this report, 0 to 1; None where it does not say how much there is."""
     if progress is None:

@@ -401,7 +401,8 @@ class PoolFollower:
                     self.pool.forecasts = self.waits.ranges
                     self.changed()
             for job in self.jobs.values():  # views move their clocks every second anyway, and this with them
-                job.model.forecast = self.waits.ranges.get(job.number)
+                found = self.waits.ranges.get(job.number)
+                job.model.forecast = found if found is None or math.isfinite(found[1]) else None
 
     async def _ask_shadows(self) -> None:
         """Ask the shadows, whether somebody looks or not: what they say is worth more the longer they were asked."""

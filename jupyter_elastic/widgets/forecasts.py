@@ -123,7 +123,7 @@ class Waits:
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self.ranges: dict[JobId, tuple[float, float]] = {}
-        """When queued jobs will start, in seconds since the epoch."""
+        """When queued jobs will start, in seconds since the epoch; to infinity where the range says nothing."""
         self.outlook = outlook.Outlook()
         """The whole future, where it was asked for; its seconds count from `made_at`."""
         self.made_at: float | None = None
@@ -176,7 +176,9 @@ class Waits:
                 )
             self._earliest = began + LAZY * (self._clock() - simulated)
             self._next = max(self._next, self._earliest)
-        self.ranges = {eta.job: (view.now + eta.low_s, view.now + eta.high_s) for eta in starts}
+        self.ranges = {
+            eta.job: (view.now + eta.low_s, math.inf if eta.vague else view.now + eta.high_s) for eta in starts
+        }
         for eta in starts:
             self._predicted.setdefault(eta.job, (view.now, eta))
         if ends:

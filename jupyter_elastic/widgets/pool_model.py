@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from jupyter_elastic.client.job_model import fraction_done
+from jupyter_elastic.client.job_model import fraction_done, not_known
 from jupyter_elastic.types import (
     ACTIVE,
     ENDED,
@@ -306,6 +306,9 @@ class PoolModel:
     def _row(self, info: JobInfo, position: int | None, now: float) -> JobRow:
         waits = position is not None and not self.maintenance  # which has no end that anybody knows
         forecast = self.forecasts.get(info.job) if waits else None
+        reason = "waits for the end of the maintenance" if position and self.maintenance else info.note
+        if position and forecast and not math.isfinite(forecast[1]):
+            forecast, reason = None, not_known(position - 1)
         return JobRow(
             job=info.job,
             name=info.spec.name,
@@ -320,7 +323,7 @@ class PoolModel:
             started_at=info.started_at,
             fraction=fraction_done(info.progress),
             wait_s=(max(0.0, forecast[0] - now), max(0.0, forecast[1] - now)) if forecast else None,
-            reason="waits for the end of the maintenance" if position and self.maintenance else info.note,
+            reason=reason,
         )
 
     def hosts(self) -> list[HostBox]:

@@ -124,6 +124,8 @@ def _state(row: JobRow, now: float) -> str:
     if row.position is None:
         return f"{row.phase} for {human_time(now - (row.started_at or row.submitted_at))}"
     wait = f", starts in {human_range(*row.wait_s)}" if row.wait_s else ""
+    if row.reason.startswith("start not known"):
+        wait = f", {row.reason}"
     return f"#{row.position} in the queue{wait}"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from jupyter_elastic.client.job_model import not_known
 from jupyter_elastic.scheduler.forecast.outlook import Outlook
 from jupyter_elastic.types import Event, JobId, SharesChanged, SlotId, events
 from jupyter_elastic.types.texts import visible
@@ -177,13 +178,18 @@ def _described(jobs: Iterable[JobPast], pool: PoolModel, outlook: Outlook, made_
     for job in sorted(jobs, key=lambda job: (job.ended_at is not None, -job.job)):
         one = likely.get(job.job)
         start, end = (one.start, one.end) if one is not None else (None, None)
+        state = pool.jobs[job.job].phase if job.job in pool.jobs else job.state
+        if start is not None and start.vague and not job.held:
+            starts = (other.start.guess_s for other in outlook.jobs if other.start is not None)
+            state = not_known(sum(guess < start.guess_s for guess in starts))
+        start, end = (None if eta is None or eta.vague else eta for eta in (start, end))
         found.append(
             TimelineJob(
                 job=job.job,
                 name=job.name,
                 owner=job.owner,
                 mine=pool.administers or job.owner == pool.user,
-                state=pool.jobs[job.job].phase if job.job in pool.jobs else job.state,
+                state=state,
                 submitted_at=job.submitted_at,
                 ended_at=job.ended_at,
                 starts=(made_at + start.low_s, made_at + start.high_s) if start and not job.held else None,

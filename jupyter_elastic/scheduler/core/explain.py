@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from heapq import heapify, heappop, heappush
+from itertools import islice, takewhile
 from math import inf
+from statistics import fmean
 
 from jupyter_elastic.scheduler.core import drains, suitable
 from jupyter_elastic.scheduler.core.reservation import reserved
@@ -79,6 +81,8 @@ def until(state: State, job: Job, now: float) -> str:
         if wanted > len(state.slots):
             break  # so much is never free, and a queue may be long
     now = max(state.at, now)
+    if state.turn and (starts := _in_turn(state, job, now)) is not None and starts > now:
+        return f"By how long jobs take here, it starts in about {span(starts - now)}."
     if sum(1 for _ in state.free()) + sum(_draining(state).values()) >= wanted:
         return "It can start as soon as a plan gives it slots."
     when = expected(state, wanted, now)
@@ -152,12 +156,16 @@ def _waits(state: State, job: Job, now: float, held_back: str, *, whole: bool) -
         lines += [f"{one.target} is {one.text}." for one in state.drains]
         return lines
     before = bisect_left(list(state.jobs), job.job) - sum(other < job.job for other in state.active)
-    if before:
+    if state.turn:
+        lines.append(_turn(state, job))
+    elif before:
         more = f" and {before - 5} more" if before > 5 else ""
         first = ", ".join(f"job {other.job}" for other in islice(_before(state, job), 5))
         lines.append(f"Submitted before it: {first}{more}.")
     reason = state.reasons.get(job.job) or held_back
-    lines.append(f"Policy {state.policy}{f' says: {reason}' if reason else ' did not schedule it in its last plan'}.")
+    if reason or not state.turn:
+        said = f" says: {reason}" if reason else " did not schedule it in its last plan"
+        lines.append(f"Policy {state.policy}{said}.")
     return lines
 
 
@@ -166,6 +174,58 @@ def _short(state: State, job: Job) -> bool:
     need, only = state.needs(job.spec), suitable.hosts(state, job) if state.drains else None
     there = [slot for slot, entry in state.slots.items() if only is None or entry.host in only]
     return need > state.capacity or (bool(state.drains) and need > _lendable(state, there))
+
+
+def _turn(state: State, job: Job) -> str:
+    """Who comes before it when slots come free, and why."""
+    before = list(_before(state, job))
+    if not before:
+        return "It is next in turn."
+    first = before[0]
+    names = ", ".join(f"job {other.job} of {other.owner}" for other in before[:5])
+    more = f" and {len(before) - 5} more" if len(before) > 5 else ""
+    if first.owner == job.owner:
+        return f"Before it in turn: {names}{more}."
+    (row, mine), (_, other) = next(
+        pair for pair in zip(job.places, first.places, strict=False) if pair[0] != pair[1]
+    )  # fmt: skip
+    own, their = (state.rows[row].all[name] for name in (mine, other))
+    why = f"{other} has waited longer for a turn"
+    if own.held > their.held:
+        why = f"{mine} holds {count(own.held)} already"
+    elif state.rows[row].turns(state.at)[mine].owed_s > state.rows[row].turns(state.at)[other].owed_s:
+        why = f"{mine} has used more of late while others waited"
+    return f"Before it in turn: {names}{more}: {why}."
+
+
+def _in_turn(state: State, job: Job, now: float) -> float | None:
+    """When a job starts if those before it start one after the other as slots come free; None: nobody can tell."""
+    past = [one.run_s for one in islice(reversed(state.ended.values()), 20) if one.phase == "completed"]
+    usual = fmean(past) if past else None
+
+    def length(one: Job) -> float | None:
+        known = state.lengths.get(one.owner, {}).get(one.spec.name)
+        return one.spec.estimate_s or (fmean(known) if known else usual)
+
+    free, ends = sum(1 for _ in state.free()), []
+    for one in state.active_jobs():
+        end, whole = finish(one, now), length(one)
+        if end is None and whole is not None:
+            end = now + max(whole - one.run_s - max(now - one.accounted_at, 0.0), whole / 4)
+        if end is not None:
+            ends.append((end, state.charged((*one.slots, *one.draining))))
+    heapify(ends)
+    for one in (*_before(state, job), job):
+        while free < state.needs(one.spec):
+            if not ends:
+                return None
+            now, slots = heappop(ends)
+            free += slots
+        free -= state.needs(one.spec)
+        whole = length(one)
+        if whole is not None:
+            heappush(ends, (now + whole, state.needs(one.spec)))
+    return now
 
 
 def _pinned(job: Job, now: float, *, whole: bool) -> str:
@@ -220,7 +280,18 @@ def _lendable(state: State, slots: Iterable[SlotId]) -> int:
 
 
 def _before(state: State, job: Job) -> Iterator[Job]:
-    """The queued jobs before it, the first one first."""
+    """The queued jobs before it, the first one first; by the policy's word, else in order of their submits."""
+    if state.turn:
+        first = (state.jobs.get(one) for one in takewhile(lambda one: one != job.job, state.turn))
+        yield from (other for other in first if other is not None and other.phase == "queued")
+        if job.job in state.turn:
+            return
+        for other in state.jobs.values():
+            if other is job:
+                return
+            if other.owner == job.owner and other.phase == "queued" and other.job not in state.turn:
+                yield other
+        return
     for other in state.jobs.values():
         if other is job:
             return

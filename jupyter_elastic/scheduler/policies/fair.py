@@ -24,7 +24,7 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace, nlargest
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Annotated, TypeAlias, TypeVar
 
 from msgspec import Meta
@@ -74,7 +74,6 @@ TURNS = 2
 """Who holds nothing goes first once another of the same weight has begun so many jobs since it waits."""
 NEXT = 20
 """Waiting jobs of which the plan says when it is their turn."""
-NAMED = 3
 NOBODY = Turn()
 
 
@@ -132,21 +131,6 @@ class Party:
         return next(
             (job for job in waiting if job.phase == "queued" and 0 < slots(job, least(job)) <= draft.capacity), None
         )
-
-
-def _why(before: Sequence[Party], user: Party) -> str:
-    """Who is before a user, and why."""
-    if not before:
-        return f"{user.name} is next in turn"
-    names = ", ".join(party.name for party in before[:NAMED])
-    more = f" and {len(before) - NAMED} more" if len(before) > NAMED else ""
-    if user.held > before[0].held:
-        why = f"{user.name} holds slots already"
-    elif user.claim[1] > before[0].claim[1] and user.claim[0]:
-        why = f"{user.name} has used more while others waited"
-    else:
-        why = "who have waited longer for a turn" if len(before) > 1 else "who has waited longer for a turn"
-    return f"before {user.name} in turn: {names}{more}; {why}"
 
 
 def share_out(slots: float, parties: Sequence[Party]) -> None:
@@ -253,14 +237,12 @@ class Fair(Configured):
         return found
 
     def _next(self, draft: Draft, groups: list[Party]) -> tuple[JobId, ...]:
-        """Whose jobs come next, one of each user; tells each of them who is before it."""
+        """Whose jobs come next as slots come free, one of each user."""
         ordered = [group for *_, group in sorted(group.due(at) for at, group in enumerate(groups))]
         rows = [[user for *_, user in sorted(user.due(at) for at, user in enumerate(one.users))] for one in ordered]
         users = [user for tier in zip_longest(*rows) for user in tier if user is not None]
-        found = [(user, job) for user in users if (job := user.next(draft)) is not None][:NEXT]
-        for place, (user, job) in enumerate(found):
-            draft.reasons.setdefault(job.job, _why([before for before, _ in found[:place]], user))
-        return tuple(job.job for _, job in found)
+        found = islice((job.job for user in users if (job := user.next(draft)) is not None), NEXT)
+        return tuple(found)
 
     def _filled(self, view: View, *, preempt: bool) -> tuple[Draft, list[Party]]:
         draft = Draft(view)

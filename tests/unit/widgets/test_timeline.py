@@ -223,7 +223,6 @@ def test_now_divides_what_was_from_what_will_be() -> None:
     assert (past.future, past.predicted_at, past.jobs[0].ends) == ([], None, None)  # all of it is over
 
 
-@pytest.mark.xfail(strict=True, reason="a range of weeks is printed")
 def test_a_start_of_which_nothing_is_known_is_said_so() -> None:
     story = one_resized()
     story.submit(160.0, 2)
