@@ -155,8 +155,14 @@ def _waits(state: State, job: Job, now: float, held_back: str, *, whole: bool) -
         lines.append(f"The pool can't give {need} now ({count(out)} {why}): it waits for slots to come back.")
         lines += [f"{one.target} is {one.text}." for one in state.drains]
         return lines
+    return [*lines, *_queue(state, job, held_back)]
+
+
+def _queue(state: State, job: Job, held_back: str) -> list[str]:
+    """Who comes before it, and what the policy says of it."""
+    lines = []
     before = bisect_left(list(state.jobs), job.job) - sum(other < job.job for other in state.active)
-    if state.turn:
+    if state.turn and not held_back:
         lines.append(_turn(state, job))
     elif before:
         more = f" and {before - 5} more" if before > 5 else ""
