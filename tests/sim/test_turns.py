@@ -52,7 +52,7 @@ def waited(row: Row) -> tuple[float, int]:
     others = [f"u{number}" for number in range(1, row.users)]
     come = 1.0 if row.waited else night + 10.0
     tasks = [task("ann", 0.0, night) for _ in range(row.slots)]
-    tasks += [task(other, come, row.job_s) for _ in range(4 * row.slots) for other in others]
+    tasks += [task(other, come, row.job_s) for _ in range(6) for other in others]
     when = night + 10.0 + row.job_s / 2
     tasks.append(task("ann", when, row.job_s, "mine"))
     options = {"half_life_s": row.half_life_s}
@@ -77,7 +77,7 @@ def test_one_job_starts_within_two_rounds_whatever_was_used_before(row: Row) -> 
 class Class(Simulation):
     """Each student presses run, looks at what came of it for a while, and presses again, so many times."""
 
-    presses = 12
+    presses = 10
     chance = random.Random(3)
 
     def _exit(self, life: Any, outcome: Any) -> None:
