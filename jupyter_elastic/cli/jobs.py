@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from jupyter_elastic.cli.commands import Command, Connect, print_json, table
+from jupyter_elastic.cli.usage import jobs_since, print_rows
 from jupyter_elastic.client import Client
 from jupyter_elastic.client.job import Job, Tail, find
 from jupyter_elastic.client.requests import expect
@@ -31,6 +32,11 @@ _PHASE_STYLE = {
 
 
 def _jobs(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    if given.ended:
+        print_rows(given, jobs_since(connect(), given.since or time.strftime("%Y-%m-%d")), console)
+        return
+    if given.since or given.csv:
+        raise BadRequest("--since and --csv are about jobs that have ended: add --ended")
     jobs = connect().jobs(all=given.all, limit=max(1, given.limit))
     if given.json:
         print_json(jobs)
@@ -170,6 +176,10 @@ def _explain(given: argparse.Namespace, connect: Connect, console: Console) -> N
 def _jobs_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", "-a", action="store_true", help="the ended ones too")
     parser.add_argument("--limit", type=int, default=50, help="at most so many (default 50)")
+    told = "slot-seconds of jobs that have ended: yours, for administrators everybody's; without --limit"
+    parser.add_argument("--ended", action="store_true", help=told)
+    parser.add_argument("--since", metavar="DATE", help="that have ended since a day (today), or a day with time")
+    parser.add_argument("--csv", action="store_true", help="with --ended: print CSV")
 
 
 def _job_argument(parser: argparse.ArgumentParser) -> None:

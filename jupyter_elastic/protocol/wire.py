@@ -267,6 +267,8 @@ class ReadPast(Ask, frozen=True, kw_only=True):
     """Seconds since the epoch. Jobs that were there then come with their events from before."""
     after: int = 0
     """Only events after this one (`seq`): the `last` of the answer before."""
+    ended: bool = False
+    """Instead all events of the jobs that have ended since then, forgotten ones too, and all changes of hosts."""
 
 
 class Ping(Ask, frozen=True, kw_only=True):

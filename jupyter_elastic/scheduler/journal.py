@@ -117,15 +117,21 @@ class Journal:
             raise JournalError(_damaged(self.path, f"after event {after}: {problem}")) from problem
         return [self._event(row) for row in rows]
 
-    def of_kinds(self, after: int, kinds: tuple[str, ...]) -> Generator[Event, None, None]:
+    def of_kinds(
+        self, after: int, kinds: tuple[str, ...], ended_since: float | None = None
+    ) -> Generator[Event, None, None]:
         """The events of these kinds after `after`, in order, by a connection of their own: for another thread.
 
-        JournalError where the file is damaged.
+        With `ended_since` only those of jobs that have ended since then, and of no job. JournalError where the file is
+        damaged.
         """
         columns, marks = "seq, at, by, cause, kind, body, crc", ", ".join("?" * len(kinds))
-        query = f"select {columns} from events where seq > ? and kind in ({marks}) order by seq"  # noqa: S608
+        query, given = f"select {columns} from events where seq > ? and kind in ({marks})", (after, *kinds)  # noqa: S608
+        if ended_since is not None:
+            job, given = "json_extract(body, '$.job')", (*given, ended_since)
+            query += f" and ({job} is null or {job} in (select {job} from events where kind = 'JobEnded' and at >= ?))"  # noqa: S608
         with self._reader() as reader:
-            yield from map(self._event, reader.execute(query, (after, *kinds)))
+            yield from map(self._event, reader.execute(f"{query} order by seq", given))
 
     def before(self, at: float) -> int:
         """The number of the last event that is older than `at`; for any thread. JournalError as `of_kinds`."""

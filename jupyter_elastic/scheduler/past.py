@@ -42,23 +42,25 @@ class PastBook:
         self._journal = journal
         self._reading = asyncio.Lock()
 
-    async def events(self, state: State, since: float, after: int) -> tuple[list[Event], bool]:
+    async def events(self, state: State, since: float, after: int, *, ended: bool = False) -> tuple[list[Event], bool]:
         """The next events after `after`, and whether there are more. JournalError where the journal is damaged.
 
-        The first page begins with the oldest job that the state knows and that had not ended at `since`.
+        The first page begins with the oldest job that the state knows and that had not ended at `since`. With `ended`
+        there are all events of jobs that have ended since then, and of no others.
         """
         first = min(
             (job.submitted_seq for job in state.jobs.values() if (job.ended_at or since) >= since), default=None
         )
         async with self._reading:
-            return await asyncio.to_thread(self._read, since, after, first)
+            return await asyncio.to_thread(self._read, since, after, first, ended=ended)
 
-    def _read(self, since: float, after: int, first: int | None) -> tuple[list[Event], bool]:
-        if not after:
+    def _read(self, since: float, after: int, first: int | None, *, ended: bool) -> tuple[list[Event], bool]:
+        if not after and not ended:
             after = self._journal.before(since)
             if first is not None:
                 after = min(after, first - 1)
-        with closing(self._journal.of_kinds(max(after, 0), tuple(kind.__name__ for kind in KINDS))) as found:
+        kinds = tuple(kind.__name__ for kind in KINDS)
+        with closing(self._journal.of_kinds(max(after, 0), kinds, since if ended else None)) as found:
             page = [_short(event) for event in islice(found, PAGE + 1)]
         return page[:PAGE], len(page) > PAGE
 

@@ -488,7 +488,7 @@ async def _past(ask: wire.ReadPast, api: DaemonApi, context: Context) -> wire.Pa
         raise BadRequest("the time from which on the past is asked for is a finite number of seconds")
     state, caller = api.store.core.state, context.peer.caller
     head = state.seq
-    found, more = await api.past.events(state, ask.since, ask.after)
+    found, more = await api.past.events(state, ask.since, ask.after, ended=ask.ended)
     while True:
         last = found[-1].seq if more else max(head, found[-1].seq if found else 0)
         seen = (api.visibility.event(caller, event, _owner(state, event)) for event in found)
