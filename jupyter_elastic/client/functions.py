@@ -31,7 +31,7 @@ import msgspec
 from jupyter_elastic.client import services
 from jupyter_elastic.client.blocking import Client
 from jupyter_elastic.client.callbacks import Callbacks
-from jupyter_elastic.client.job import Job, find
+from jupyter_elastic.client.job import Job, find, results_of
 from jupyter_elastic.client.pickling import outcome, pickled, pickled_arguments, pickled_function
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.jobfiles import functions as files
@@ -743,7 +743,7 @@ def results(job: int | str) -> dict[int, Any]:
     """
     with Client() as client:
         found, _ = find(client, str(job))
-        if files.CALLS not in found.pickles().names():
+        if files.CALLS not in results_of(found).names():
             raise BadRequest(f"job {found.id} has called no functions")
         reader = ResultReader(found.folder)
     outcomes = ((result.number, *outcome(result)) for result in reader.more())

@@ -102,7 +102,7 @@ class Job:
 
     @property
     def files(self) -> JobFolder:
-        """The folder, for whoever reads it: what is another user's is opened with care."""
+        """The folder, whose files it opens: what another user has put there does no harm."""
         return JobFolder.of(self.known)
 
     @property
@@ -167,18 +167,9 @@ class Job:
 
         NotAllowed when it is somebody else's job.
         """
-        files = self.pickles()
+        files = results_of(self)
         found = (re.fullmatch(r"rank\.([0-9]{1,9})\.pickle", name) for name in files.names("results"))
         return dict(sorted((int(match[1]), _load(files, match[0])) for match in found if match))
-
-    def pickles(self) -> JobFolder:
-        """The folder to unpickle from; NotAllowed when it is somebody else's."""
-        files = self.files
-        files.check_own(
-            f"read its results, which are pickles: to read one runs code that {self.known.owner} may have put into it. "
-            f"For the values ask {self.known.owner} for a file of plain data (JSON, CSV, .npz)"
-        )
-        return files
 
     def result(self, rank: int | None = None) -> Any:
         """The value of the --out name (a dict when there are several), of `rank` or else the lowest that finished.
@@ -198,7 +189,7 @@ class Job:
             NotFound: That rank left no result.
             ElasticError: The value did not come back, or can't be unpickled here. Of several names a warning says it.
         """
-        self.pickles()
+        results_of(self)
         if self.status not in ENDED:
             self.wait()
         self.check()
@@ -216,7 +207,10 @@ class Job:
 
     @property
     def error(self) -> failure.Failure | None:
-        """What the first failing rank raised; None when none has. NotAllowed when that is its owner's alone to know."""
+        """What the first failing rank raised; None when none has.
+
+        NotAllowed when that is its owner's alone to know.
+        """
         self.files.names()
         return failure.read(self.files)
 
@@ -310,6 +304,16 @@ class Job:
         if found is None:
             return f"job {self.id} ({info.spec.name}) failed: {info.reason or 'no reason was given'}\n{files}"
         return f"{found.text}\n\nThat was rank {found.rank} of job {self.id} ({info.spec.name}). {files}"
+
+
+def results_of(job: Job) -> JobFolder:
+    """The folder to unpickle from; NotAllowed when it is somebody else's."""
+    files, owner = job.files, job.known.owner
+    files.check_own(
+        f"read its results, which are pickles: to read one runs code that {owner} may have put into it. "
+        f"For the values ask {owner} for a file of plain data (JSON, CSV, .npz)"
+    )
+    return files
 
 
 def find(client: Client, word: str, *, one: bool = False) -> tuple[Job, str]:
