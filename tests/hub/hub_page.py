@@ -5,7 +5,9 @@ First the set-up of docs/systemd.md, which the page builds on. Of two UNIX users
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import requests
 
@@ -55,6 +57,9 @@ def main() -> None:
         except PermissionError as problem:
             say(refused=str(problem))
         work(hub, ann)
+    look: dict[str, Any] = {"user": bob.uid, "group": bob.uid, "extra_groups": [], "capture_output": True, "text": True}
+    database = subprocess.run(["cat", "/srv/jupyterhub/jupyterhub.sqlite"], check=False, **look)
+    say(database_for_bob=database.stderr.strip())
     say(seen_by_bob=elastic(bob.uid, bob.home, "jobs", "--all", "--json").stdout)
 
 

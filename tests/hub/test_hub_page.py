@@ -14,6 +14,7 @@ from tests.support.other_user import interpreter
 MISSING = why_not() or clean_system.why_not()
 
 
+@pytest.mark.xfail(strict=True, reason="everybody may read the Hub's folder")
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_the_page_followed_from_a_clean_system(tmp_path: Path) -> None:
@@ -21,6 +22,7 @@ def test_the_page_followed_from_a_clean_system(tmp_path: Path) -> None:
     assert said["refused"] == "bob can't log in: 403"
     assert said["lab"] == 200
     assert said["answer"] == f"(42, {said['uid']})\n"
+    assert said["database_for_bob"] == "cat: /srv/jupyterhub/jupyterhub.sqlite: Permission denied"
     (row,) = said["usage"]["rows"]
     assert row["user"] == "ann"
     (job,) = json.loads(said["seen_by_bob"])
