@@ -14,7 +14,6 @@ from tests.support.other_user import interpreter
 MISSING = why_not() or clean_system.why_not()
 
 
-@pytest.mark.xfail(strict=True, reason="everybody may read the Hub's folder")
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_the_page_followed_from_a_clean_system(tmp_path: Path) -> None:
