@@ -64,7 +64,7 @@ NOT_PASSED = {
     },
 }
 """By class: tests that need not pass, each with its reason."""
-SLOW = {"ProcessPoolExecutorTest", "ExecutorDeadlockTest"}
+SLOW = {"WaitTests", "AsCompletedTests", "ProcessPoolExecutorTest", "ExecutorDeadlockTest"}
 
 
 class Executor(Functions):
