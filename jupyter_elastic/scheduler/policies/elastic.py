@@ -176,7 +176,7 @@ def climb(draft: Draft, jobs: Iterable[JobView], worth: Callable[[JobView], Valu
             heappop(heap)
 
 
-def settle(draft: Draft, guard: Guard, again: Callable[[Sequence[JobView]], None]) -> None:
+def settle(draft: Draft, guard: Guard, again: Callable[[Sequence[JobView]], object]) -> None:
     """Apply the guard: running jobs shrink only for those who start, and grow only where it pays.
 
     What the guard frees goes first to running jobs that would shrink for nothing, then `again` fills once more with

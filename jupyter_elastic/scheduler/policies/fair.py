@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace, nlargest
 from itertools import islice, zip_longest
 from typing import Annotated, TypeAlias, TypeVar
@@ -65,9 +65,7 @@ def _span(options: Fair.Options) -> str:
     return f"{days:g} d" if days >= 1 else f"{options.half_life_s:g} s"
 
 
-Claim: TypeAlias = tuple[bool, float, float]
-"""A place among equals: whether it can still wait, what it owes for its weight, since when it waits."""
-Due: TypeAlias = "tuple[bool, int, float, Claim | bool, Claim | float, int, Party]"
+Due: TypeAlias = "tuple[bool, int, float, float, float, int, Party]"
 ROUNDING = 1e-9
 """Less than this of a slot is none."""
 TURNS = 2
@@ -81,12 +79,11 @@ class Party:
     """A user or a group: what it has, what it is due, and what it would do with one step more."""
 
     __slots__ = (
-        "claim", "growing", "has", "head", "held", "members", "name", "quota", "rank", "share", "since", "turn",
+        "claim", "growing", "has", "head", "held", "members", "quota", "rank", "share", "since", "turn",
         "users", "waiting", "wants", "weight",
     )  # fmt: skip
 
-    def __init__(self, name: str, rank: float, factor: float, quota: int, turn: Turn) -> None:
-        self.name = name
+    def __init__(self, rank: float, factor: float, quota: int, turn: Turn) -> None:
         self.has = self.held = self.wants = 0
         """Slots that the draft gives it, that it holds now, and that it can use (no more than the pool has)."""
         self.rank = max(rank, ROUNDING)
@@ -95,7 +92,8 @@ class Party:
         self.since = math.inf
         """Since when its first waiting job waits for a turn: it came, or the job before it began."""
         self.head: JobView | None = None
-        self.claim: Claim = (True, 0.0, math.inf)
+        self.claim = 0
+        """Its place among equals."""
         self.share = 0.0
         self.weight = max(rank * factor, 1e-9)
         self.quota = quota
@@ -124,13 +122,10 @@ class Party:
 
     def next(self, draft: Draft) -> JobView | None:
         """Its first job that the draft leaves waiting for slots which the pool has."""
-        if self.head is not None and self.head.job not in draft.workers:
-            waiting: Iterable[JobView] = (self.head,)
-        else:
-            waiting = self.waiting
-        return next(
-            (job for job in waiting if job.phase == "queued" and 0 < slots(job, least(job)) <= draft.capacity), None
-        )
+        first = self.head is not None and self.head.job not in draft.workers
+        waiting = [job for job in (self.head,) if job] if first else self.waiting
+        fits = (job for job in waiting if 0 < slots(job, least(job)) <= draft.capacity)
+        return next((job for job in fits if job.phase == "queued"), None)
 
 
 def share_out(slots: float, parties: Sequence[Party]) -> None:
@@ -151,18 +146,20 @@ def share_out(slots: float, parties: Sequence[Party]) -> None:
 
 
 def claim(parties: Sequence[Party]) -> None:
-    """Say of each that waits what its place among equals is."""
+    """Say of each what its place among equals is: who can wait no longer, then who owes least, who waits longest."""
     latest: dict[float, list[tuple[float, Party]]] = {}
-    for party in parties:
-        if party.held or party.head is None:
-            late = False
-        else:
-            if party.rank not in latest:  # the two who were first to begin so many jobs, for this weight
-                counts = ((TURNS * math.ceil(max(1.0, one.rank / party.rank)), one) for one in parties)
-                begun = [(one.turn.begun[-n], one) for n, one in counts if n <= len(one.turn.begun)]
-                latest[party.rank] = nlargest(2, begun, key=lambda found: found[0])
-            late = any(when >= party.since for when, one in latest[party.rank] if one is not party)
-        party.claim = (not late, party.since if late else party.turn.owed_s / party.rank, party.since)
+    for rank in {party.rank for party in parties}:  # the two who began so many jobs last, for this weight
+        counts = ((TURNS * math.ceil(max(1.0, one.rank / rank)), one) for one in parties)
+        begun = [(one.turn.begun[-n], one) for n, one in counts if n <= len(one.turn.begun)]
+        latest[rank] = nlargest(2, begun, key=lambda found: found[0])
+
+    def order(party: Party) -> tuple[bool, float, float]:
+        others = (when for when, one in latest[party.rank] if one is not party)
+        late = not party.held and max(others, default=-math.inf) >= party.since
+        return not late, party.since if late else party.turn.owed_s / party.rank, party.since
+
+    for place, party in enumerate(sorted(parties, key=order)):
+        party.claim = place
 
 
 class Fair(Configured):
@@ -196,11 +193,7 @@ class Fair(Configured):
             if max(waits, default=0.0) < self.options.grace_s:
                 draft, groups = self._filled(view, preempt=False)
         nobody: Queues = defaultdict(deque)
-
-        def again(jobs: Sequence[JobView]) -> None:
-            self._pour(draft, nobody, {job.job for job in jobs})
-
-        settle(draft, Guard(self.options, view.now), again)
+        settle(draft, Guard(self.options, view.now), lambda jobs: self._pour(draft, nobody, {job.job for job in jobs}))
         if self.options.half_life_s:
             self._explain(draft)
         return replace(draft.plan(), turn=self._next(draft, groups))
@@ -241,8 +234,7 @@ class Fair(Configured):
         ordered = [group for *_, group in sorted(group.due(at) for at, group in enumerate(groups))]
         rows = [[user for *_, user in sorted(user.due(at) for at, user in enumerate(one.users))] for one in ordered]
         users = [user for tier in zip_longest(*rows) for user in tier if user is not None]
-        found = islice((job.job for user in users if (job := user.next(draft)) is not None), NEXT)
-        return tuple(found)
+        return tuple(islice((job.job for user in users if (job := user.next(draft)) is not None), NEXT))
 
     def _filled(self, view: View, *, preempt: bool) -> tuple[Draft, list[Party]]:
         draft = Draft(view)
@@ -306,13 +298,13 @@ class Fair(Configured):
             factor = factors.get((group_name, owner if alone else ""), 1.0)
             if name not in groups:
                 turn = _turn(draft.view, "", name)
-                groups[name] = Party(name, weights.get(name, 1.0), factor, quotas.get(name, 0), turn)
+                groups[name] = Party(weights.get(name, 1.0), factor, quotas.get(name, 0), turn)
             group = groups[name]
             if alone:
-                user = Party(owner, 1.0, 1.0, 0, group.turn)
+                user = Party(1.0, 1.0, 0, group.turn)
             else:
                 turn, factor = _turn(draft.view, group_name, owner), factors.get(account, 1.0)
-                user = Party(owner, weights.get(owner, 1.0), factor, quotas.get(owner, 0), turn)
+                user = Party(weights.get(owner, 1.0), factor, quotas.get(owner, 0), turn)
             user.held = held[account]
             head = next((job for job in queues[account] if job.phase == "queued"), None)
             if head is not None:
