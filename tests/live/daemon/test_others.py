@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from itertools import islice
 
 import msgspec
 import pytest
@@ -280,3 +281,58 @@ def test_others_read_that_a_host_was_lost_and_not_why(pool, spec, other, open_fo
     assert asking.returncode == 0, errors
     assert "reason='host lost: lab2:0'" in told
     assert "publickey" not in told
+
+
+ONLY_SUBMITS = """
+import sys
+from jupyter_elastic.client import Client
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.types import JobSpec
+client = Client(sys.argv[1])
+spec = JobSpec(name="n", folder="/tmp/none", python=sys.executable, min_slots=4, max_slots=4)
+print(client.submit(spec), client.submit(spec), flush=True)
+print(client.ask(wire.ExplainJob(job=1)).text)
+client.close()
+"""
+
+
+@pytest.mark.xfail(strict=True, reason="a job whose owner never had an agent is leased and stuck")
+@needs_root
+def test_jobs_of_a_user_who_never_had_an_agent_wait_for_it_and_hold_nothing(pool, spec, other, open_folder) -> None:
+    endpoint = f"ipc://{open_folder}/s"
+    client = pool.start("--socket", f"{open_folder}/s").client()
+    client.ask(wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="here", home="/root")))
+    asking = other.start("-c", ONLY_SUBMITS, endpoint, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    told, errors = asking.communicate(timeout=60)
+    assert asking.returncode == 0, errors
+    theirs = client.jobs(job=1)[0].owner
+    assert f"The agent of {theirs} is not connected; run `jupyter elastic agent` to go on." in told
+    mine = client.submit(msgspec.structs.replace(spec, min_slots=4, max_slots=4))
+    for event in client.events(0):
+        if isinstance(event.data, JobStarted):
+            assert event.data.job == mine, "the slots are for who can use them"
+            break
+    assert [info.phase for info in client.jobs()] == ["queued", "queued", "starting"]
+    client.ask(wire.CancelJob(job=mine))
+    stamp = {"at": 0.0, "by": "", "id": "", "job": mine, "attempt": 1}
+    client.ask(wire.ReportArrived(report=ExitReported(**stamp, outcome="cancelled")))
+    agent = other.start("-m", "jupyter_elastic.agent", "--endpoint", endpoint, stderr=subprocess.DEVNULL)
+    try:
+        assert next(event.data.job for event in client.events(0, 1) if isinstance(event.data, JobStarted)) == 1
+    finally:
+        agent.kill()
+        agent.wait()
+
+
+@pytest.mark.xfail(strict=True, reason="a job whose owner never had an agent is leased and stuck")
+@pytest.mark.parametrize("shared", [False, True])
+def test_nor_does_an_interactive_one_or_a_sessions_take_slots_before_there_is_an_agent(pool, spec, shared) -> None:
+    client = pool.start(*(("--lease", "60") if shared else ())).client()
+    for more in ({"interactive": True, "max_time_s": 60.0}, {"session": "s"}, {"preemptible": False}):
+        client.submit(msgspec.structs.replace(spec, **more))
+    client.ask(wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="here", home="/root")))
+    kinds = [(type(one.data).__name__, one.data) for one in client.events(0, follow=False)]
+    connected = next(at for at, (_, data) in enumerate(kinds) if getattr(data, "connected", None))
+    assert "JobStarted" not in [kind for kind, _ in kinds[:connected]]
+    started = {event.data.job for event in islice((e for e in client.events(0) if isinstance(e.data, JobStarted)), 3)}
+    assert started == {1, 2, 3}
