@@ -296,7 +296,6 @@ client.close()
 """
 
 
-@pytest.mark.xfail(strict=True, reason="a job whose owner never had an agent is leased and stuck")
 @needs_root
 def test_jobs_of_a_user_who_never_had_an_agent_wait_for_it_and_hold_nothing(pool, spec, other, open_folder) -> None:
     endpoint = f"ipc://{open_folder}/s"
@@ -324,7 +323,6 @@ def test_jobs_of_a_user_who_never_had_an_agent_wait_for_it_and_hold_nothing(pool
         agent.wait()
 
 
-@pytest.mark.xfail(strict=True, reason="a job whose owner never had an agent is leased and stuck")
 @pytest.mark.parametrize("shared", [False, True])
 def test_nor_does_an_interactive_one_or_a_sessions_take_slots_before_there_is_an_agent(pool, spec, shared) -> None:
     client = pool.start(*(("--lease", "60") if shared else ())).client()
