@@ -26,7 +26,7 @@ from jupyter_elastic.forkserver import drivers, parents, workers
 from jupyter_elastic.forkserver.drivers import DriverLauncher
 from jupyter_elastic.jobfiles import captures, session_limits
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, attempts
-from jupyter_elastic.platform import host_failures, paths, private_files, processes
+from jupyter_elastic.platform import endpoints, host_failures, paths, private_files, processes
 from jupyter_elastic.platform.endpoints import AgentRecord
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.platform.logs import Format
@@ -388,7 +388,14 @@ async def serve(
     daemon's log.
     """
     pid, started = processes.this_process()
-    record = AgentRecord(pid=pid, start_time=started, package=__version__, python=sys.executable, arguments=arguments)
+    record = AgentRecord(
+        pid=pid,
+        start_time=started,
+        package=__version__,
+        python=sys.executable,
+        arguments=arguments,
+        endpoint=endpoints.find(endpoint).endpoint,
+    )
     private_files.write_json(paths.agent_file(), record)
     client = AsyncClient(endpoint, role="agent")
     client.hello = hello(take_over=take_over)

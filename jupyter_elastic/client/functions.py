@@ -561,6 +561,8 @@ class Functions(concurrent.futures.Executor):
         while True:
             try:
                 self._ensure()
+                if not self._endpoint:
+                    services.check_agent()
                 self._client = self._client or Client(self._endpoint)
                 slots = _slots(self._client)
                 spec = JobSpec(

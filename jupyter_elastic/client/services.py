@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from jupyter_elastic.platform import detached, endpoints, paths
+from jupyter_elastic.platform import detached, endpoints, paths, private_files, processes
 from jupyter_elastic.platform.lock import Lock
-from jupyter_elastic.types.errors import DaemonUnreachable
+from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable
 
 _T = TypeVar("_T")
 
@@ -45,6 +45,18 @@ def _daemon(start: bool) -> endpoints.Endpoint:
             f"no daemon runs for the pool {paths.state_dir()}; start one with `jupyter elastic daemon`"
         )
     return found
+
+
+def check_agent() -> None:
+    """BadRequest when this user's agent, of which a folder has one, serves another pool: jobs would wait for it."""
+    record, here = private_files.read_json(paths.agent_file(), endpoints.AgentRecord), endpoints.find().endpoint
+    if record is None or record.endpoint in {"", here} or not processes.alive(record.pid, record.start_time):
+        return
+    raise BadRequest(
+        f"this user's agent serves another pool, {record.endpoint}, and one folder has one agent: jobs at {here} would "
+        f"wait for ever. Use another folder for this pool ({paths.DIR_VARIABLE}=~/other-pool), or end that agent when "
+        f"its jobs are done (process {record.pid})"
+    )
 
 
 _needed: dict[Path, Lock] = {}

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 from rich.filesize import decimal as human
 
-from jupyter_elastic.client import Client
+from jupyter_elastic.client import Client, services
 from jupyter_elastic.client.job import Job
 from jupyter_elastic.engines.cell_text import Cell, Claim, facts, read_cell, uses_library
 from jupyter_elastic.jobfiles import sessions
@@ -56,8 +56,10 @@ def submit(
 ) -> Job:
     """Write the job's folder and queue it, with this name if it was given none.
 
-    JobCancelled by an interrupt before the daemon has answered; a job that is refused leaves no folder.
+    BadRequest where this user's agent serves another pool. JobCancelled by an interrupt before the daemon has answered.
+    A job that is refused leaves no folder.
     """
+    services.check_agent()
     try:
         payload = replace(package.payload, resumable=options.resumable)
         folder = create_job_folder(payload, paths.jobs_dir(), package.folder_copy)

@@ -49,6 +49,8 @@ class AgentRecord(Struct, frozen=True, kw_only=True):
     python: str
     arguments: tuple[str, ...] = ()
     """With which another one is started in its place."""
+    endpoint: str = ""
+    """Of the daemon that it serves; empty in records of earlier versions."""
 
 
 def client_key(path: str = "") -> tuple[str, str]:

@@ -55,7 +55,6 @@ class Agents:
         state = self._store.core.state
         problem = objection(state, peer.user, hello.place, alone=hello.alone, take_over=hello.take_over)
         if problem:
-            log.warning("an agent is refused: %s", problem, extra={"user": peer.user})
             raise NotAllowed(problem)
         self._awaited.pop(peer.user, None)
         if peer.user in self._peers:
@@ -64,6 +63,11 @@ class Agents:
         self._peers[peer.user] = peer
         self._greeted.add(peer)
         self._report(peer.user, peer)
+
+    def expect(self, user: str) -> None:
+        """Jobs of a user whose agent was never seen wait for it, as for one that is gone."""
+        if user not in self._store.core.state.agents:
+            self._report(user, None)
 
     def renew(self, peer: Peer, attempts: Iterable[AttemptId]) -> tuple[AttemptId, ...]:
         """Renew the leases of an agent's attempts; those that still hold slots. ProtocolError from anybody else."""

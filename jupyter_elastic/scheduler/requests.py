@@ -183,6 +183,7 @@ def _submit(ask: wire.SubmitJob, api: DaemonApi, context: Context) -> Answer:
             _check_number_of_sessions(api, peer, ask.spec.session, terms)
         limit = api.rights.run_for(peer.caller, limit, terms, session=bool(ask.spec.session))
         spec = replace(ask.spec, group=group, max_time_s=limit)
+        api.agents.expect(user)
         store.command(Submit(at=store.now(), by=user, id=ask.key, spec=spec, uid=context.peer.uid))
         job = store.core.state.keys.get(ask.key)
     if job is None:

@@ -305,7 +305,7 @@ class State(Struct, kw_only=True):
         return found.owner if found else None
 
     def absent(self, owner: str) -> bool:
-        """Whether this user's agent was here and went. One never seen is on its way: the first submit starts it."""
+        """Whether this user's agent is known to be away; the daemon says so of one never seen (`Agents.expect`)."""
         return not self.agents.get(owner, True)
 
     def ignored(self, job: Job) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,11 +16,37 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic.client import Client
+from jupyter_elastic.client import AsyncClient, Client
 from jupyter_elastic.platform import endpoints
 from jupyter_elastic.types import JobSpec
 
 WAIT_S = 60.0
+
+
+class IdleAgent(threading.Thread):
+    """The agent of this user, which is there and does nothing: without one no job is started."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._ready, self._loop, self._over = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
+        self.start()
+        assert self._ready.wait(WAIT_S)
+
+    def run(self) -> None:
+        self._loop.run_until_complete(self._stay())
+        self._loop.close()
+
+    async def _stay(self) -> None:
+        async with AsyncClient(role="agent") as client:
+            await client.welcomed.wait()
+            self._ready.set()
+            await self._over.wait()
+
+    def close(self) -> None:
+        """Leave."""
+        if self.is_alive():
+            self._loop.call_soon_threadsafe(self._over.set)
+            self.join(WAIT_S)
 
 
 class Pool:
@@ -28,7 +56,7 @@ class Pool:
         self.folder = folder
         self.process: subprocess.Popen[bytes] | None = None
         self.log = folder.parent / "daemon.log"
-        self._clients: list[Client] = []
+        self._clients: list[Client | IdleAgent] = []
 
     def start(
         self, *arguments: str, env: dict[str, str] | None = None, plain: bool = True, before: Sequence[str] = ()
@@ -71,6 +99,12 @@ class Pool:
         client = Client(**options)
         self._clients.append(client)
         return client
+
+    def agent(self) -> IdleAgent:
+        """An agent that is closed with the pool."""
+        agent = IdleAgent()
+        self._clients.append(agent)
+        return agent
 
     def close(self) -> None:
         """End everything."""

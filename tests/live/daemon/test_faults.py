@@ -33,6 +33,7 @@ def free_disk(pool) -> None:
 
 def test_a_full_disk_refuses_submits_and_loses_nothing(pool, spec) -> None:
     client = pool.start().client()
+    pool.agent()
     job = client.submit(spec)
     until(client, job, JobStarted)
 
@@ -177,6 +178,7 @@ def plugins(tmp_path: Path) -> dict[str, str]:
 
 def test_a_bad_policy_costs_its_plans_and_is_replaced(pool, spec, plugins) -> None:
     client = pool.start("--deadline", "0.3", env=plugins).client()
+    pool.agent()
     for name in ("unmakeable", "gone"):
         with pytest.raises(BadRequest):
             client.ask(wire.SwitchPolicy(name=name))
@@ -213,6 +215,7 @@ def test_a_bad_policy_costs_its_plans_and_is_replaced(pool, spec, plugins) -> No
 
 def test_a_policy_that_was_uninstalled_is_replaced_at_the_start(pool, spec, plugins) -> None:
     client = pool.start("--deadline", "60", env=plugins).client()
+    pool.agent()
     client.ask(wire.SwitchPolicy(name="sleeps"))
     pool.kill()
     pool.start()

@@ -151,6 +151,7 @@ def test_a_print_is_not_an_answer() -> None:
 
 def test_the_pool_can_be_switched_to_a_text(pool, spec) -> None:
     client = pool.start("--deadline", "0.5").client()
+    pool.agent()
     with pytest.raises(BadRequest, match="line 3: ZeroDivisionError"):
         client.ask(wire.SwitchPolicy(name="mine", source="\n\n1/0"))
     assert isinstance(client.ask(wire.SwitchPolicy(name="mine", source=LARGEST)), wire.Done)
@@ -170,6 +171,7 @@ def test_the_pool_can_be_switched_to_a_text(pool, spec) -> None:
 
 def test_a_policy_that_plans_for_an_ended_job_is_refused(pool, spec) -> None:
     client = pool.start().client()
+    pool.agent()
     client.ask(wire.SwitchPolicy(name="idle", source="def plan(view):\n    return {}"))  # so that it ends by the cancel
     ended = client.submit(spec)
     client.ask(wire.CancelJob(job=ended))
