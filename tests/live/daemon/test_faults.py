@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import resource
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from jupyter_elastic.platform import paths
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import ExitReported, JobEnded, JobStarted, PlanRejected, PolicyUsed
 from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable, JournalError
+from tests.support.other_user import needs_root, other_user
 
 from .test_service import until
 
@@ -237,3 +239,32 @@ def test_a_damaged_journal_is_named_and_nothing_is_overwritten(pool, spec) -> No
     assert path.read_bytes() == broken
     with pytest.raises(DaemonUnreachable):
         pool.client(timeout_s=0.2).ask(wire.Ping())
+
+
+@needs_root
+@pytest.mark.xfail(strict=True, reason="status and jobs look as ever")
+def test_status_and_jobs_say_to_everybody_that_the_journal_can_not_be_written(pool, spec, open_folder) -> None:
+    client = pool.start("--socket", f"{open_folder}/s").client()
+    there = {"JUPYTER_ELASTIC_ENDPOINT": f"ipc://{open_folder}/s"}
+    client.submit(spec)
+    fill_disk(pool)
+    for number in range(400):
+        with contextlib.suppress(JournalError):
+            client.submit(spec, f"key {number}")
+        if client.ask(wire.ReadMetrics()).problem:
+            break
+    with other_user() as other:
+        for words in (["status"], ["jobs"], ["jobs", "--all"]):
+            code, said, errors = other.elastic(*words, more=there)
+            assert code == 0, errors
+            assert "attention: " in said
+            assert "can't be written" in said.replace("\n", " ")
+        _, said, _ = other.elastic("status", "--json", more=there)
+        assert "can't be written" in json.loads(said)["problem"]
+        free_disk(pool)
+        limit = time.monotonic() + 60
+        while client.ask(wire.ReadMetrics()).problem:  # the daemon tries once a second
+            assert time.monotonic() < limit
+            time.sleep(0.05)
+        _, said, _ = other.elastic("status", more=there)
+        assert "attention: " not in said

@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from msgspec.structs import replace
 from jupyter_elastic.client import AsyncClient, Client
 from jupyter_elastic.platform import endpoints, paths, private_files
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.types import JobEnded, JobSpec
+from jupyter_elastic.types import AgentPlace, JobEnded, JobSpec
 from jupyter_elastic.types.errors import BadRequest, NotAllowed, TooFast, TooMuch
 
 MANY = 5_000 if "JUPYTER_ELASTIC_TEST_EVERYTHING" in os.environ else 300
@@ -210,7 +211,38 @@ def test_who_goes_on_all_the_same_is_hung_up_on(users, spec) -> None:
         flood.disable_monitor()
         monitor.close(linger=0)
     assert isinstance(bob.ask(wire.Ping()), wire.Done)
+    assert users.pool.stop() == 0
     assert "ann floods the pool" in users.pool.log.read_text()
+
+
+@pytest.mark.xfail(strict=True, reason="each hang-up and each try of a second agent is a line of the log")
+def test_floods_and_agents_that_wait_are_counted_in_the_log_as_in_the_audit(users, spec) -> None:
+    users.start("--max-asks", "10")
+    frames = submit_frames(spec, 100)
+    for _ in range(4):
+        with users.dealer("ann") as flood:
+            monitor = flood.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            while not monitor.poll(0):
+                for frame in frames:
+                    flood.send(frame)
+            flood.disable_monitor()
+            monitor.close(linger=0)
+    first, second = users.client("bob"), users.client("bob")
+    hello = wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="here"))
+    first.ask(hello)
+    first.submit(spec)
+    for _ in range(8):
+        with pytest.raises(NotAllowed, match="the agent of bob is another one"):
+            second.ask(replace(hello, place=AgentPlace(place="there")))
+    assert users.pool.stop() == 0
+    lines = users.pool.log.read_text().splitlines()
+    for words, least in (("ann floods the pool", 4), ("the agent of bob is another one", 8)):
+        told = [re.search(r"refused to \w+ (\d+) times: ", line) for line in lines if words in line]
+        assert 1 <= len(told) <= 2, "the first soon, and the others at the end"
+        assert sum(int(found[1]) for found in told if found is not None) >= least
+    users.start("--max-asks", "10")
+    rows = users.pool.client().ask(wire.ReadAudit(user="ann")).rows
+    assert any("floods the pool" in row.reason for row in rows)
 
 
 def test_a_client_that_is_told_so_waits_and_asks_again(users, spec) -> None:

@@ -7,13 +7,22 @@ from math import inf
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from jupyter_elastic.hub.metrics import address, text
 from jupyter_elastic.protocol.wire import MetricFamily, Metrics
 from jupyter_elastic.scheduler import metrics
 from jupyter_elastic.scheduler.core import Core
-from jupyter_elastic.types import Cancel, DrainSlots, PolicyFailed, Submit, UsePolicy
+from jupyter_elastic.types import (
+    AgentReported,
+    Cancel,
+    DrainSlots,
+    HostsReported,
+    PolicyFailed,
+    Submit,
+    UsePolicy,
+)
 from jupyter_elastic.types.errors import BadRequest
 from tests.support.harness import Harness, host
 from tests.support.histories import World
@@ -154,3 +163,27 @@ def test_where_it_listens_is_an_address_and_a_port(given: str) -> None:
     assert address("[::1]:80") == ("::1", 80)
     with pytest.raises(BadRequest, match=r"expected address:port, as 127.0.0.1:9464"):
         address(given)
+
+
+@pytest.mark.xfail(strict=True, reason="jobs that wait for something else than slots count as the oldest")
+@pytest.mark.parametrize("why", ["agent", "session", "host"])
+def test_the_oldest_of_the_queue_waits_for_slots_and_for_nothing_of_its_owners(why: str) -> None:
+    far = host("far", 4, reach="ssh://far", local_users=True)
+    pool = Harness(host("a", 2), far)
+    for user in ("ann", "bob"):
+        pool.step(AgentReported, by=user, connected=True)
+    if why == "session":
+        pool.running(2, 2, 2, session="s")
+        pool.submit(1, session="s")
+    elif why == "host":
+        pool.step(HostsReported, hosts=(host("a", 2), replace(far, unreachable={"ann": "no key"})))
+        pool.submit(4, uid=1)
+    else:
+        pool.submit(1)
+        pool.submit(1)
+        pool.step(AgentReported, by="ann", connected=False)
+    pool.now += 1000.0
+    assert figures(families(pool.core, pool.now), "queue_oldest_seconds") == {(): 0.0}
+    assert figures(families(pool.core, pool.now), "jobs_without_agent") == {(): 2.0 if why == "agent" else 0.0}
+    job = pool.submit(6, 6, by="bob", uid=2)
+    assert figures(families(pool.core, pool.job(job).submitted_at + 7.0), "queue_oldest_seconds") == {(): 7.0}
