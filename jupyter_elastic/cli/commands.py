@@ -8,6 +8,7 @@ and what commands share; asks no pool.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -19,9 +20,11 @@ from rich.console import Console
 from rich.table import Table
 
 from jupyter_elastic.client import Client
+from jupyter_elastic.client.requests import expect
 from jupyter_elastic.platform import plugins
 from jupyter_elastic.platform.version import __version__
-from jupyter_elastic.types.errors import BadRequest
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.types.errors import BadRequest, ElasticError
 from jupyter_elastic.types.texts import visible
 
 GROUP = "jupyter_elastic.commands"
@@ -104,6 +107,13 @@ class _Parser(argparse.ArgumentParser):
         if not self.notebook:
             super().error(message)
         raise BadRequest(f"{self.prog}: {message}")
+
+
+def attention(client: Client) -> str:
+    """What keeps the pool from taking jobs; empty when nothing does, or the daemon is too old to say."""
+    with contextlib.suppress(ElasticError):
+        return expect(client.ask(wire.ReadProblem()), wire.Problem).text
+    return ""
 
 
 def print_json(value: Any) -> None:

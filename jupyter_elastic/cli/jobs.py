@@ -11,7 +11,7 @@ from msgspec import UNSET
 from rich.console import Console
 from rich.markup import escape
 
-from jupyter_elastic.cli.commands import Command, Connect, print_json, table
+from jupyter_elastic.cli.commands import Command, Connect, attention, print_json, table
 from jupyter_elastic.cli.usage import jobs_since, print_rows
 from jupyter_elastic.client import Client
 from jupyter_elastic.client.job import Job, Tail, find
@@ -37,10 +37,13 @@ def _jobs(given: argparse.Namespace, connect: Connect, console: Console) -> None
         return
     if given.since or given.csv:
         raise BadRequest("--since and --csv are about jobs that have ended: add --ended")
-    jobs = connect().jobs(all=given.all, limit=max(1, given.limit))
+    client = connect()
+    jobs = client.jobs(all=given.all, limit=max(1, given.limit))
     if given.json:
         print_json(jobs)
         return
+    if problem := attention(client):
+        console.print(escape(f"attention: {visible(problem)}"))
     if not jobs:
         console.print("no jobs" if given.all else "no unfinished jobs (--all lists the ended ones)")
         return

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.markup import escape
 
 from jupyter_elastic.cli.admin import drained
-from jupyter_elastic.cli.commands import Command, Connect, print_json, table
+from jupyter_elastic.cli.commands import Command, Connect, attention, print_json, table
 from jupyter_elastic.client.job_model import human_time
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.protocol import wire
@@ -57,11 +57,13 @@ def _status(given: argparse.Namespace, connect: Connect, console: Console) -> No
     hosts, jobs = expect(client.ask(wire.ListHosts()), wire.Hosts), client.jobs()
     counts = _counts(slot for slot in hosts.slots if not slot.for_servers)
     servers = _counts(slot for slot in hosts.slots if slot.for_servers)
-    welcome = client.welcome
+    welcome, problem = client.welcome, attention(client)
     if given.json:
         told = {"welcome": welcome, "kind": hosts.kind, "slots": counts, "jobs": len(jobs), "drains": hosts.drains}
         if any(servers.values()):
             told["server_slots"] = servers
+        if problem:
+            told["problem"] = problem
         print_json(told)
         return
     unit = "GPUs" if hosts.kind == "gpu" else "CPU slots (no GPUs here)"
@@ -71,6 +73,7 @@ def _status(given: argparse.Namespace, connect: Connect, console: Console) -> No
         *([f"beside them {sum(servers.values())} for servers: {_counted(servers)}"] if any(servers.values()) else []),
         f"jobs: {len(jobs) - waiting} with slots, {waiting} waiting",
         *map(drained, hosts.drains),
+        *([f"attention: {visible(problem)}"] if problem else []),
     ]
     if welcome is not None:
         up = human_time(time.time() - welcome.started_at)

@@ -247,6 +247,10 @@ class ReadMetrics(Ask, frozen=True, kw_only=True):
     """The figures of the daemon, for who watches it; who sees everybody's jobs may. Answer: `Metrics`."""
 
 
+class ReadProblem(Ask, frozen=True, kw_only=True):
+    """What keeps the pool from taking jobs; everybody may ask. Answer: `Problem`."""
+
+
 class ReadAudit(Ask, frozen=True, kw_only=True):
     """Who decided and who was refused what since then; administrators see all, others theirs. Answer: `Audited`."""
 
@@ -306,6 +310,7 @@ AnyAsk: TypeAlias = (
     | RegisterKey
     | RevokeKey
     | ReadMetrics
+    | ReadProblem
     | Ping
     | Shutdown
 )
@@ -499,6 +504,12 @@ class Metrics(Answer, frozen=True, kw_only=True):
     problem: str = ""
 
 
+class Problem(Answer, frozen=True, kw_only=True):
+    """Why the journal can't be written now; empty when it can."""
+
+    text: str = ""
+
+
 class AuditRow(_Struct, frozen=True, kw_only=True):
     """A decision, or refusals of one kind."""
 
@@ -559,6 +570,7 @@ AnyAnswer: TypeAlias = (
     | Audited
     | Past
     | Metrics
+    | Problem
     | KeyAdmitted
     | Refused
 )

@@ -30,6 +30,8 @@ ADMINS = 100
 """Connections of administrators beyond `MOST`."""
 SILENT_S = 5.0
 """A connection on which nothing was said for so long from its beginning is ended."""
+TOLD_S = 60.0
+"""The log tells of a user's surplus no more often."""
 LOOK_S = 0.001
 """For so long events are read at once, before the turn of frames."""
 NO_ID = -1
@@ -88,8 +90,8 @@ class Connections:
         self._count: Counter[str | int | None] = Counter()
         self.ended = 0
         """How many there have been that are gone."""
-        self._full: set[str | int | None] = set()
-        """Whose surplus is in the log already."""
+        self._told: dict[str | int, float] = {}
+        """When the log has last told of somebody's surplus."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -185,8 +187,8 @@ class Connections:
         connection.surplus = count > self.by_user
         if count > 2 * self.by_user or len(self._open) > self.most or self._is_barred(name):
             _cut(descriptor, connection)
-        if connection.surplus and user not in self._full:
-            self._full.add(user)
+        if connection.surplus and self._monotonic() > self._told.get(user, -TOLD_S) + TOLD_S:
+            self._told[user] = self._monotonic()
             log.warning("%s has %d connections; more are refused", name, count - 1, extra={"user": name})
 
     def _gone(self, descriptor: int) -> None:
@@ -195,8 +197,6 @@ class Connections:
             return
         self.ended += 1
         self._count[connection.user] -= 1
-        if self._count[connection.user] <= self.by_user // 2:
-            self._full.discard(connection.user)
         if not self._count[connection.user]:
             del self._count[connection.user]
         if connection.peer is not None:

@@ -62,6 +62,8 @@ SHARES_S = 1.0
 RECORDED = frozenset({BadRequest.code, NotAllowed.code, NotFound.code, TooFast.code, TooMuch.code})
 """Refusals that the journal keeps: what a user did, not what befell the daemon."""
 
+FLOODS = "floods the pool with asks and is hung up on"
+
 log = logging.getLogger(__name__)
 
 
@@ -238,8 +240,9 @@ class Daemon:
         if not after_s:
             return True
         self._counted.refused[TooFast.code, ""] += 1
+        now = self._clock.monotonic()
         if self._allowances.overdrawn(account):
-            log.warning("%s floods the pool with asks and is hung up on", peer.user, extra={"user": peer.user})
+            self._refusals.add(peer.user, "connection", TooFast.code, f"{peer.user} {FLOODS}", None, now)
             self.transport.hang_up(peer)
             return False
         refusal = wire.Refused(code=TooFast.code, message=too_fast(peer.user, self.limits, after_s, self.rights.admins))

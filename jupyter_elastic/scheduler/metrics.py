@@ -119,7 +119,10 @@ def families(state: State, now: float, sources: Sources) -> tuple[MetricFamily, 
     slots = [slot for slot in slot_infos(state) if not slot.for_servers]
     held = Counter(slot.owner for slot in slots if slot.job is not None)
     shown = {user for user, _ in (held + Counter(state.unfinished)).most_common(USERS)}
-    waits_since = next((job.submitted_at for job in state.jobs.values() if job.job not in state.active), None)
+    waiting = (job for job in state.jobs.values() if job.job not in state.active and not state.ignored(job))
+    waits_since = next((job.submitted_at for job in waiting), None)
+    away = sum(count for user, count in state.unfinished.items() if state.absent(user))
+    away -= sum(state.absent(state.jobs[job].owner) for job in state.active)
     return (
         _family("daemon_info", "gauge", "The daemon's version.", {(__version__,): 1.0}, "version"),
         _family("jobs", "gauge", "Unfinished jobs.", _jobs(state, shown), "state", "user"),
@@ -127,8 +130,9 @@ def families(state: State, now: float, sources: Sources) -> tuple[MetricFamily, 
         _family("jobs_ended", "counter", "Jobs that are over.", counted.ended, "outcome"),
         _family("jobs_requeued", "counter", "Attempts that ended before their job.", counted.requeued, "cause"),
         _histogram("queue_wait_seconds", "From the submit of a job to its first start.", counted.waits),
-        _family("queue_oldest_seconds", "gauge", "Since the submit of the job that waits longest.",
+        _family("queue_oldest_seconds", "gauge", "Since the submit of the job that waits longest for slots.",
                 0.0 if waits_since is None else max(now - waits_since, 0.0)),
+        _family("jobs_without_agent", "gauge", "Jobs that wait for their owner's agent.", away),
         _family("slots", "gauge", "Slots of the pool.", _counted((slot.state,) for slot in slots), "state"),
         _family("drains", "gauge", "Hosts and slots that an administrator drains.",
                 sum(bool(drain.target) for drain in state.drains)),

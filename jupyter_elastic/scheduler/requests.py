@@ -548,6 +548,11 @@ def _read_metrics(_ask: wire.ReadMetrics, api: DaemonApi, context: Context) -> A
 
 
 @answer.register
+def _read_problem(_ask: wire.ReadProblem, api: DaemonApi, _context: Context) -> Answer:
+    return wire.Problem(text=str(api.store.failing or ""))
+
+
+@answer.register
 def _ping(_ask: wire.Ping, _api: DaemonApi, _context: Context) -> Answer:
     return wire.Done()
 

@@ -34,6 +34,8 @@ CONFIRM_S = 2.0
 """After a foreign process was seen for the first time they are looked at again so soon."""
 FORGET_S = 600.0
 """How often the ended jobs are gone through for those to forget."""
+LOGGED = ("Hello", "connection")
+"""Refusals that are also in the log, counted as in the journal: of agents that wait, of floods and of connections."""
 TRIM_S = 10.0
 """How often memory that is free is given back to the system, where something has happened since."""
 
@@ -119,6 +121,9 @@ class Timers:
             for one in self._refusals.due(now):
                 told = {name: getattr(one, name) for name in ("ask", "code", "count", "message", "about")}
                 self._store.observe(Refuse(**self._store.stamp(one.user), **told))
+                if one.ask in LOGGED:
+                    about = {"user": one.user, "job": one.about}
+                    log.warning("refused to %s %d times: %s", one.user, one.count, one.message, extra=about)
 
     def _end_terms(self) -> None:
         for key in expired(self._store.core.state, self._store.now()):

@@ -242,7 +242,6 @@ def test_a_damaged_journal_is_named_and_nothing_is_overwritten(pool, spec) -> No
 
 
 @needs_root
-@pytest.mark.xfail(strict=True, reason="status and jobs look as ever")
 def test_status_and_jobs_say_to_everybody_that_the_journal_can_not_be_written(pool, spec, open_folder) -> None:
     client = pool.start("--socket", f"{open_folder}/s").client()
     there = {"JUPYTER_ELASTIC_ENDPOINT": f"ipc://{open_folder}/s"}

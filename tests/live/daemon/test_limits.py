@@ -215,7 +215,6 @@ def test_who_goes_on_all_the_same_is_hung_up_on(users, spec) -> None:
     assert "ann floods the pool" in users.pool.log.read_text()
 
 
-@pytest.mark.xfail(strict=True, reason="each hang-up and each try of a second agent is a line of the log")
 def test_floods_and_agents_that_wait_are_counted_in_the_log_as_in_the_audit(users, spec) -> None:
     users.start("--max-asks", "10")
     frames = submit_frames(spec, 100)

@@ -165,7 +165,6 @@ def test_where_it_listens_is_an_address_and_a_port(given: str) -> None:
         address(given)
 
 
-@pytest.mark.xfail(strict=True, reason="jobs that wait for something else than slots count as the oldest")
 @pytest.mark.parametrize("why", ["agent", "session", "host"])
 def test_the_oldest_of_the_queue_waits_for_slots_and_for_nothing_of_its_owners(why: str) -> None:
     far = host("far", 4, reach="ssh://far", local_users=True)

@@ -77,6 +77,7 @@ ANSWERS = {
     },
     "Policies": {"policies.name", "policies.summary", "policies.options", "policies.schema"},
     "PoolView": {"policy", "options"},
+    "Problem": {"text"},
     # what is made for who asks: of his own, as an administrator, or by the rules of `SEEN`
     "asker's": {
         "Welcome.user", "Hosts.slots.pinned", "Hosts.others.unreachable", "Policies.refusal", "PoolView.view",
