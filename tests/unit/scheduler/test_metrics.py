@@ -76,7 +76,12 @@ def test_they_equal_what_a_random_history_says(seed: int) -> None:
     sample = counted.waits.sample()
     assert (sample.value, sample.buckets[-1]) == (pytest.approx(sum(waited)), ("+Inf", len(waited)))
     assert dict(sample.buckets)["60.0"] == sum(wait <= 60 for wait in waited)
-    queued = [job.submitted_at for job in world.core.state.jobs.values() if job.phase == "queued"]
+    state = world.core.state
+    here = {event.data.user: event.data.connected for kind, event in kinds if kind == "AgentChanged"}
+    waiting = [job for job in state.jobs.values() if job.phase == "queued"]
+    away = [job for job in waiting if not here.get(job.owner, True)]
+    assert figures(found, "jobs_without_agent") == {(): len(away)}
+    queued = [job.submitted_at for job in waiting if not state.ignored(job)]
     oldest = max(world.now - min(queued), 0.0) if queued else 0.0
     assert figures(found, "queue_oldest_seconds") == {(): pytest.approx(oldest)}
 
