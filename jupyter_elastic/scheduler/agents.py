@@ -17,7 +17,7 @@ from jupyter_elastic.scheduler.core.state import Job
 from jupyter_elastic.scheduler.leases import AttemptId, Leases
 from jupyter_elastic.scheduler.state_store import StateStore
 from jupyter_elastic.scheduler.transport import Peer, Transport
-from jupyter_elastic.types import ACTIVE, AgentReported, AnyEffect, ReleaseReported, TakenForLost
+from jupyter_elastic.types import ACTIVE, AgentReported, AnyEffect, Cancel, ReleaseReported, TakenForLost
 from jupyter_elastic.types.errors import BadRequest, NotAllowed, ProtocolError
 
 SILENCE_S = 12.0
@@ -119,7 +119,10 @@ class Agents:
         if self._store.failing is not None:
             raise self._store.failing
         how, why = (" by force" if force else ""), (f": {reason}" if reason else "")
-        self._lose(job, by, f"released by {by}{how}{why}{f'; {MAY_RUN}' if force else ''}")
+        told = f"released by {by}{how}{why}{f'; {MAY_RUN}' if force else ''}"
+        if job.pinned:  # for the record, and its agent
+            self._store.report(Cancel(**self._store.stamp(by), job=job.job, reason=told))
+        self._lose(job, by, told)
 
     def _lose(self, job: Job, by: str, reason: str) -> None:
         """Take for lost the attempt of an agent that is gone, or has not ended it, and what its session keeps."""

@@ -28,11 +28,12 @@ from jupyter_elastic.types import (
     PolicyUsed,
     RescaleRequested,
     StopRequested,
+    UnpinRequested,
 )
 
 KINDS = (
     JobSubmitted, JobStarted, RescaleRequested, StopRequested, JobRequeued, JobResized, JobEnded, PolicyUsed,
-    PlanRejected, DrainsChanged, KeyRegistered, KeyRevoked, AsksRefused, BooksRestored,
+    PlanRejected, DrainsChanged, KeyRegistered, KeyRevoked, AsksRefused, BooksRestored, UnpinRequested,
 )  # fmt: skip
 """The events that are somebody's decision."""
 REASON_CHARS = 500
@@ -54,6 +55,8 @@ def row(event: Event, owners: Mapping[JobId, str]) -> AuditRow:
             what = f"goes on with {', '.join(slots)}"
         case StopRequested(how=how):
             what = f"is stopped ({how})"
+        case UnpinRequested():
+            what = "its session is to give back what it keeps"
         case JobRequeued(cause=cause):
             what = f"queued again ({cause})"
         case JobResized(min_slots=low, max_slots=high):

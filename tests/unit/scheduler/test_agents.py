@@ -13,7 +13,16 @@ from jupyter_elastic.scheduler.audit import row
 from jupyter_elastic.scheduler.leases import MARGIN_S
 from jupyter_elastic.scheduler.state_store import StateStore
 from jupyter_elastic.scheduler.transport import Peer, Transport
-from jupyter_elastic.types import Cancel, Event, ExitReported, JobEnded, JobRequeued, SlotsReleased, Stimulus
+from jupyter_elastic.types import (
+    Cancel,
+    Event,
+    ExitReported,
+    JobEnded,
+    JobRequeued,
+    SlotsReleased,
+    Stimulus,
+    UnpinRequested,
+)
 from jupyter_elastic.types.errors import BadRequest
 from tests.support.harness import Harness, host
 
@@ -121,6 +130,12 @@ def test_what_a_session_keeps_can_be_taken_back_by_force() -> None:
     pool.agents.release(pool.job(job), "ada", "", force=True)
     assert (pool.last(SlotsReleased).by, pool.last(SlotsReleased).data.slots) == ("ada", ("a:0", "a:1"))
     assert not pool.core.state.pinned
+    told = row(pool.last(UnpinRequested), {job: "ann"})
+    assert (told.by, told.user, told.reason) == (
+        "ada",
+        "ann",
+        "released by ada by force; something of it may still run",
+    )
 
 
 @pytest.mark.parametrize("wanted", [False, True])
