@@ -35,6 +35,7 @@ def test_the_default_of_a_new_pool_and_the_choice_that_lasts(pool: Pool) -> None
 
 def test_the_demand_is_what_the_policy_would_give_away_beyond_what_there_is(pool, spec) -> None:
     client = pool.start().client()
+    pool.agent()
     slots = len(client.ask(wire.ListHosts()).slots)
     assert client.ask(wire.ReadDemand(at_most=5)).slots == 0
     for _ in range(slots + 2):
@@ -56,6 +57,7 @@ def test_shares_come_from_the_administrators_file_and_a_group_is_not_chosen(pool
     me = getpass.getuser()
     shares.write_text(f'[groups.lab]\nmembers = ["{me}"]\nweight = 2\nquota = 3\n')
     client = pool.start("--shares", str(shares)).client()
+    pool.agent()
     job = client.submit(msgspec.structs.replace(spec, group="directors"))
     view = client.ask(wire.ReadView()).view
     assert (view.weights, view.quotas) == ({"lab": 2.0}, {"lab": 3})
