@@ -71,7 +71,7 @@ def crowd(chance: random.Random, users: int, slots: int, *, groups: int = 0) -> 
     return tasks, came
 
 
-@settings(max_examples=18, deadline=None, phases=NO_SHRINKING)
+@settings(max_examples=12, deadline=None, phases=NO_SHRINKING)
 @given(seed=st.integers(0, 2**32))
 def test_one_job_of_anybody_starts_before_another_has_begun_more_than_k(seed: int) -> None:
     chance = random.Random(seed)
@@ -86,7 +86,7 @@ def test_one_job_of_anybody_starts_before_another_has_begun_more_than_k(seed: in
     assert max(counts.values(), default=0) <= K
 
 
-@settings(max_examples=10, deadline=None, phases=NO_SHRINKING)
+@settings(max_examples=7, deadline=None, phases=NO_SHRINKING)
 @given(seed=st.integers(0, 2**32))
 def test_one_job_of_any_group_starts_before_another_has_begun_more_than_k(seed: int) -> None:
     chance = random.Random(seed)

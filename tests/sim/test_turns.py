@@ -77,7 +77,7 @@ def test_one_job_starts_within_two_rounds_whatever_was_used_before(row: Row) -> 
 class Class(Simulation):
     """Each student presses run, looks at what came of it for a while, and presses again, so many times."""
 
-    presses = 10
+    presses = 8
     chance = random.Random(3)
 
     def _exit(self, life: Any, outcome: Any) -> None:

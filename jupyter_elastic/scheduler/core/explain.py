@@ -19,6 +19,7 @@ from jupyter_elastic.scheduler.core.transitions import HOLDING
 from jupyter_elastic.types import JobId, Phase, SlotId, begins_again, size_stays
 from jupyter_elastic.types.texts import for_others
 
+DAY_S = 86_400.0
 ENDED_AS: dict[Phase, str] = {"completed": "has completed", "failed": "has failed", "cancelled": "was cancelled"}
 
 
@@ -81,7 +82,9 @@ def until(state: State, job: Job, now: float) -> str:
         if wanted > len(state.slots):
             break  # so much is never free, and a queue may be long
     now = max(state.at, now)
-    if state.turn and (starts := _in_turn(state, job, now)) is not None and starts > now:
+    if job.job in state.turn and (starts := _in_turn(state, job, now)) is not None and starts > now:
+        if starts - now > DAY_S:
+            return f"Not known yet when it starts: {count(sum(1 for _ in _before(state, job)), 'job')} before it."
         return f"By how long jobs take here, it starts in about {span(starts - now)}."
     if sum(1 for _ in state.free()) + sum(_draining(state).values()) >= wanted:
         return "It can start as soon as a plan gives it slots."

@@ -227,6 +227,16 @@ def test_of_two_groups_it_says_which_one_has_to_wait() -> None:
     assert pool.job(first).size.workers
 
 
+def test_beyond_a_day_no_time_is_said_but_how_many_come_before() -> None:
+    pool = under_fair(1)
+    pool.submit(1, 1, by="ann", estimate_s=90_000.0)
+    planned(pool)
+    first, second = (pool.submit(1, 1, by=owner, estimate_s=60.0) for owner in ("bob", "cyd"))
+    planned(pool)
+    assert "Not known yet when it starts: 0 jobs before it." in pool.core.explain(first, pool.now)
+    assert "Not known yet when it starts: 1 job before it." in pool.core.explain(second, pool.now)
+
+
 def test_a_policy_that_names_no_turn_is_explained_as_before() -> None:
     pool = Harness(host("a", 1))
     first = pool.running(1, 1, 1)
