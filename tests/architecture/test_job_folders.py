@@ -30,6 +30,7 @@ ALLOWED = {
     "cli/stop.py": ['runtime / "daemon.json"', 'runtime / "agent.json"', "runtime.glob("],
     "client/functions.py": ["os.stat(file).st_mtime_ns"],
     "client/registration.py": ["read_json(path, Registered)", "write_json(path, made)", "_opener.open(request"],
+    "client/services.py": ["read_json(paths.agent_file()"],
     "kernel/shipping.py": ["folder.is_dir()", "folder.exists()"],
     "kernel/submission.py": [
         "os.scandir(folder) as entries", "_installed(folder, folder.stat()", "folder.glob(", "is_file():",
