@@ -54,7 +54,7 @@ FLOODS: dict[str, Callable[[int], wire.AnyAsk]] = {
     "pings": lambda _: wire.Ping(),
     "submits": lambda number: wire.SubmitJob(spec=spec(), key=f"flood {os.getpid()} {number}"),
     "submits of the largest legal size": lambda number: wire.SubmitJob(
-        spec=largest, key=f"flood {os.getpid()} {number}"
+        spec=replace(largest, folder=f"/{number:09}" + "\u20ac" * 1297), key=f"flood {os.getpid()} {number}"
     ),
     "repeated submits": lambda number: wire.SubmitJob(spec=spec(), key=f"many {number % QUEUED}"),
     "lists of all jobs": lambda _: wire.ListJobs(all=True, limit=3_000),

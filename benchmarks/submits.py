@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,9 @@ while True:
 def spec() -> JobSpec:
     """A job as a notebook sends it."""
     return JobSpec(
-        name="mnist", folder="/home/alice/.local/share/jupyter-elastic/jobs/" + "a" * 32, python="/usr/bin/python3",
-        min_slots=1, max_slots=4, notebook="/home/alice/notebooks/train.ipynb", cell="c0ffee" * 6, estimate_s=600.0,
+        name="mnist", folder=f"/home/alice/.local/share/jupyter-elastic/jobs/{uuid.uuid4().hex}",
+        python="/usr/bin/python3", min_slots=1, max_slots=4, notebook="/home/alice/notebooks/train.ipynb",
+        cell="c0ffee" * 6, estimate_s=600.0,
     )  # fmt: skip
 
 

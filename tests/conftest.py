@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from msgspec.structs import replace
+
+from jupyter_elastic.protocol import wire
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -26,6 +29,20 @@ settings.register_profile("random", settings.get_profile("default"), derandomize
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+NO_FOLDER = "/tmp/none"
+"""The folder of jobs that a test submits and never runs. A pool wants one for each, so each is given its own."""
+_encode = wire.encode
+
+
+def _with_a_folder_of_its_own(message: wire.Request | wire.AnyMessage) -> bytes:
+    ask = getattr(message, "ask", None)
+    if isinstance(ask, wire.SubmitJob) and ask.spec.folder == NO_FOLDER:
+        spec = replace(ask.spec, folder=f"{NO_FOLDER}/{ask.key[:50]}")
+        message = replace(message, ask=replace(ask, spec=spec))
+    return _encode(message)
+
+
+wire.encode = _with_a_folder_of_its_own
 TESTS = Path(__file__).parent
 MARKS = {
     "browser": ("browser", "slow"),

@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Awaitable, Generator, Iterator
 from functools import singledispatch
+from posixpath import normpath
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -183,6 +184,10 @@ def _submit(ask: wire.SubmitJob, api: DaemonApi, context: Context) -> Answer:
             _check_number_of_sessions(api, peer, ask.spec.session, terms)
         limit = api.rights.run_for(peer.caller, limit, terms, session=bool(ask.spec.session))
         spec = replace(ask.spec, group=group, max_time_s=limit)
+        if (other := store.core.state.folders.get(normpath(spec.folder))) is not None:
+            raise BadRequest(
+                f"the folder {spec.folder} is that of job {other}, which is not over: give each job a folder of its own"
+            )
         api.agents.expect(user)
         store.command(Submit(at=store.now(), by=user, id=ask.key, spec=spec, uid=context.peer.uid))
         job = store.core.state.keys.get(ask.key)

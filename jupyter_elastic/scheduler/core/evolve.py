@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import isfinite
+from posixpath import normpath
 from sys import intern
 from typing import Any
 
@@ -96,6 +97,7 @@ def _submitted(state: State, event: Event, data: JobSubmitted) -> None:
     _take_turns(state, job, waited=False)
     state.unfinished[job.owner] = state.unfinished.get(job.owner, 0) + 1
     state.keys[event.cause] = data.job
+    state.folders[normpath(data.spec.folder)] = data.job
     if data.spec.interactive:
         state.interactive.add(data.job)
     if data.spec.session:
@@ -277,6 +279,8 @@ def _ended(state: State, job: Job, at: float, data: JobEnded) -> None:
     state.unfinished[job.owner] -= 1
     if not state.unfinished[job.owner]:
         del state.unfinished[job.owner]
+    if state.folders.get(folder := normpath(job.spec.folder)) == job.job:
+        del state.folders[folder]
     state.active.discard(job.job)
     state.interactive.discard(job.job)
     state.in_sessions.discard(job.job)

@@ -216,6 +216,8 @@ class State(Struct, kw_only=True):
     active: set[JobId] = field(default_factory=set)
     unfinished: dict[str, int] = field(default_factory=dict)
     """How many unfinished jobs an owner has; those who have none are left out."""
+    folders: dict[str, JobId] = field(default_factory=dict)
+    """The unfinished jobs by their folders."""
     interactive: set[JobId] = field(default_factory=set)
     """The unfinished jobs that are interactive."""
     in_sessions: set[JobId] = field(default_factory=set)

@@ -109,12 +109,13 @@ LOOKS = """
 import json, sys
 from jupyter_elastic.client import Client, functions
 from jupyter_elastic.client.job import Job
+from jupyter_elastic.types import JobSpec
 from jupyter_elastic.types.errors import NotAllowed
 client = Client()
 said = {}
 for job, expression in json.loads(sys.argv[1]):
     try:
-        found = eval(expression, {"job": Job(client, job), "client": client, "functions": functions})
+        found = eval(expression, {**globals(), "job": Job(client, job)})
         said[f"{job} {expression}"] = ["value", found if isinstance(found, str | list) else repr(found)]
     except BaseException as problem:
         kind = NotAllowed if isinstance(problem, NotAllowed) else type(problem)
@@ -133,10 +134,10 @@ class Shared(NamedTuple):
     endpoint: dict[str, str]
     open_folder: Path
 
-    def look(self, *asked: tuple[str, str]) -> list[tuple[str, str]]:
-        """What cleo's Python says of these (job, expression)."""
+    def look(self, *asked: tuple[str, str], user: OtherUser | None = None) -> list[tuple[str, str]]:
+        """What cleo's Python, or another user's, says of these (job, expression)."""
         words = json.dumps([(self.jobs[job], expression) for job, expression in asked])
-        process = self.cleo.start(
+        process = (user or self.cleo).start(
             "-c", LOOKS, words, more=self.endpoint, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         try:
@@ -323,3 +324,23 @@ def test_a_body_that_is_no_utf_8_is_refused(server: Server) -> None:
         ):  # fmt: skip
             status, text = server.ask(f"elastic/api/{path}", method, body)
             assert status == 400, (path, body[:40], text)
+
+
+def test_a_folder_that_an_unfinished_job_has_is_refused(shared: Shared) -> None:
+    """However it is written; the same submit again is the same job. ben has no agent any more, so his job waits."""
+    new = str(shared.open_folder / "new")
+
+    def submit(path: str, key: str) -> tuple[str, str]:
+        spec = f"JobSpec(name='n', folder={path!r}, python='/p', min_slots=1, max_slots=1)"
+        return ("evil", f"str(client.submit({spec}, {key!r}))")
+
+    ways = (new, f"{new}/", f"{shared.open_folder}//x/.././new/.")
+    first, *others = shared.look(submit(new, "one"), *(submit(path, "two") for path in ways), user=shared.ben)
+    assert first[0] == "value"
+    for kind, text in others:
+        assert (kind, f"is that of job {first[1]}, which is not over" in text) == ("BadRequest", True), text
+    again, ended, another = shared.look(
+        submit(new, "one"), ("evil", f"str(Job(client, {first[1]}).cancel())"), submit(new, "three"), user=shared.ben
+    )
+    assert again == first
+    assert (ended[0], another[0]) == ("value", "value"), (ended, another)

@@ -57,7 +57,8 @@ def test_others_see_whose_a_job_is_its_name_state_slots_and_the_policys_reason(p
     )
     client.ask(wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="here", home="/root/secret")))
     for key in ("key-of-submit", "key-of-submit-2"):
-        client.ask(wire.SubmitJob(spec=theirs, key=key))
+        own = msgspec.structs.replace(theirs, folder=f"/root/secret/{len(key)}")
+        client.ask(wire.SubmitJob(spec=own, key=key))
     stamp = {"at": 0.0, "by": "", "id": "", "job": 1, "attempt": 1}
     running = next(event for event in client.events(0, 1) if type(event.data).__name__ == "JobStarted").data
     progress = Progress(step=3, samples=10.0, total_samples=100.0, samples_per_s=5.0, metrics={"secret loss": 0.5})
@@ -285,12 +286,13 @@ def test_others_read_that_a_host_was_lost_and_not_why(pool, spec, other, open_fo
 
 ONLY_SUBMITS = """
 import sys
+from msgspec.structs import replace
 from jupyter_elastic.client import Client
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobSpec
 client = Client(sys.argv[1])
 spec = JobSpec(name="n", folder="/tmp/none", python=sys.executable, min_slots=4, max_slots=4)
-print(client.submit(spec), client.submit(spec), flush=True)
+print(client.submit(spec), client.submit(replace(spec, folder="/tmp/none/2")), flush=True)
 print(client.ask(wire.ExplainJob(job=1)).text)
 client.close()
 """

@@ -23,7 +23,7 @@ async def run():
         await agent.ask(wire.Hello(version=wire.VERSION, role="agent", place=place))
         jobs = []
         for number, limit in enumerate((1.0, 300.0, 300.0)):
-            about = {"name": "n", "folder": "/tmp/none", "python": sys.executable, "max_time_s": limit}
+            about = {"name": "n", "folder": f"/tmp/none/{number}", "python": sys.executable, "max_time_s": limit}
             spec = JobSpec(min_slots=1, max_slots=1, **about)
             jobs.append((await agent.ask(wire.SubmitJob(spec=spec, key=f"k{number}"))).job)
         while True:
