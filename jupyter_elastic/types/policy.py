@@ -119,6 +119,8 @@ class JobView(Record, frozen=True, kw_only=True, gc=False):
     """Times that it was paused."""
     loses_all: bool = False
     """Whether it would begin anew if its slots were taken: it has no elastic loop, so it commits nothing."""
+    spared: bool = False
+    """Whether it is shown as not preemptible only because it would lose all; a plan may take its slots all the same."""
     profile: Profile = Profile()
 
     def cost(self, size: Size) -> int:

@@ -222,6 +222,7 @@ def test_reload_restart_and_no_kernel_at_all(notebook: Any, page: Page, pool: Po
     expect(view.locator(".je-state")).to_contain_text("cancelled")
 
 
+@everything
 def test_a_restarted_server_goes_on_drawing(notebook: Any, page: Page, pool: Pool, lab: Lab) -> None:
     page.add_init_script(HOUR_OFF)
     book = notebook(LOAD, steps(3000, "--detach"))
@@ -276,6 +277,7 @@ def test_a_failure_is_shown_once_by_the_cell_or_else_by_the_view(notebook: Any, 
         book.open()
 
 
+@everything
 def test_names_are_text_in_both_themes_and_at_400_px(notebook: Any, page: Page) -> None:
     cell = steps(4, '--name "<b>bold</b>-💥"')
     book = notebook(LOAD, cell)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
@@ -14,7 +15,7 @@ from jupyter_elastic.cli.main import main as elastic
 from jupyter_elastic.client.requests import expect as expected
 from jupyter_elastic.platform import hosts_file
 from jupyter_elastic.protocol import wire
-from tests.browser.conftest import EVERYTHING, HOUR_OFF, aged, cancel, open_panel, tab_to
+from tests.browser.conftest import EVERYTHING, HOUR_OFF, aged, cancel, everything, open_panel, tab_to
 from tests.live.engine.bench import needs
 from tests.support.lab import Lab
 from tests.support.pool import Pool
@@ -232,8 +233,9 @@ def test_a_shadow_is_asked_beside_the_policy_and_not_obeyed(panel: Locator, pool
 
 def test_a_long_queue_scrolls(panel: Locator, pool: Pool, page: Page) -> None:
     jobs = [pool.submit(WAITS, slots=2, name="of many") for _ in range(3)]
-    folder = pool.info(jobs[0]).spec
-    jobs += [pool.client.submit(folder) for _ in range(MANY - 3)]
+    spec = pool.info(jobs[0]).spec
+    folders = (f"{spec.folder}/{number}" for number in range(MANY - 3))  # never opened: none of them begins
+    jobs += [pool.client.submit(msgspec.structs.replace(spec, folder=folder)) for folder in folders]
     expect(panel).to_contain_text(f"{MANY} jobs")
     box = panel.get_by_label("jobs", exact=True)
     assert panel.locator(".je-row").count() <= 200
@@ -286,6 +288,7 @@ def test_panel_and_timeline_go_by_the_clock_of_the_pool(ends_jobs: None, page: P
     assert 0 <= ago % 86_400 < 600
 
 
+@everything
 def test_the_daemon_goes_and_comes_back_on_a_page_that_is_open_for_an_hour(
     ends_jobs: None, page: Page, pool: Pool, lab: Lab
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from jupyter_elastic.protocol import wire
-from tests.browser.conftest import cancel
+from tests.browser.conftest import cancel, everything
 from tests.support.lab import NO_NEWS, Lab
 from tests.support.pool import Pool
 
@@ -90,6 +90,7 @@ def test_an_old_server_extension_is_named_and_the_kernel_serves(notebook: Any, p
     expect(page.locator("#jupyter-elastic-pool")).to_contain_text(notice)
 
 
+@everything
 def test_without_the_server_extension_the_kernel_serves(notebook: Any, page: Page, pool: Pool) -> None:
     page.route("**/elastic/api/**", lambda route: route.fulfill(status=404, content_type="text/html", body="nothing"))
     page.route_web_socket("**/elastic/api/**", lambda socket: socket.close())

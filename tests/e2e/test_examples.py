@@ -26,7 +26,9 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FIRST, ELASTIC, KERAS = "01_first_cell.ipynb", "02_elastic_training.ipynb", "03_keras.ipynb"
 COMPARE, POLICY = "04_compare_policies.ipynb", "05_write_a_policy.ipynb"
 UNEQUAL, SESSION, SERVERS = "06_unequal_hosts.ipynb", "07_session.ipynb", "08_parameter_servers.ipynb"
-TOOLS = ["jupyter execute", "papermill"] if os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING") else ["papermill"]
+EVERYTHING = bool(os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"))
+TOOLS = ["jupyter execute", "papermill"] if EVERYTHING else ["papermill"]
+everything = pytest.mark.skipif(not EVERYTHING, reason="JUPYTER_ELASTIC_TEST_EVERYTHING")
 VIEW = 'class="jelastic-static '
 PYTHON = [sys.executable, "-m"]
 Executed = Callable[[str, str], Path]
@@ -133,6 +135,7 @@ def test_a_job_gives_a_slot_back_and_takes_it_again(executed: Executed, tool: st
     assert "thank you" in views["second"][0]
 
 
+@everything
 @pytest.mark.parametrize("tool", TOOLS)
 def test_policies_are_compared(executed: Executed, tool: str) -> None:
     notebook = nbformat.read(executed(COMPARE, tool), as_version=4)
@@ -172,7 +175,7 @@ def test_samples_move_to_the_faster_of_two_hosts(executed: Executed, tool: str) 
     assert "epoch 8 of 8" in html
 
 
-@pytest.mark.skipif("JUPYTER_ELASTIC_TEST_EVERYTHING" not in os.environ, reason="takes a minute")
+@everything
 def test_a_training_with_a_parameter_server_gets_a_second_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,7 +211,7 @@ def test_a_session_trains_on_after_another_job_had_both_slots(executed: Executed
     assert "with 2 workers" in text
 
 
-@pytest.mark.parametrize("name", [FIRST, ELASTIC, KERAS, COMPARE, POLICY])
+@pytest.mark.parametrize("name", [FIRST, ELASTIC, KERAS, COMPARE, POLICY] if EVERYTHING else [ELASTIC])
 def test_the_page_of_nbconvert_has_every_job_and_every_figure(executed: Executed, tmp_path: Path, name: str) -> None:
     left = executed(name, "papermill")
     run("nbconvert", "--to", "html", "--output-dir", str(tmp_path), str(left))
@@ -255,6 +258,7 @@ def test_the_experiment_with_learned_sizes(tmp_path: Path) -> None:
     assert max(off[3], off[7]) < min(off[0], off[4])
 
 
+@everything
 def test_the_experiment_with_static_and_dynamic_sizes(tmp_path: Path) -> None:
     notebook = shortened("dynamic_allocation.ipynb", tmp_path, SEEDS=1, JOBS=8, LIVE_SEEDS=0)
     text = printed(notebook)

@@ -38,7 +38,7 @@ MOST_NEXT = 100
 def illegal(plan: Any, view: View) -> str | None:
     """Why a pool that shows this view would refuse the plan; None when it would follow it."""
     jobs = {job.job: None if job.phase == "stopping" else job for job in view.jobs}
-    held = (job for job in view.jobs if job.size.workers and not job.preemptible)
+    held = (job for job in view.jobs if job.size.workers and not (job.preemptible or job.spared))
     return _judge(plan, jobs.__getitem__, held, view.capacity, view.server_slots) or memo(plan)[1]
 
 

@@ -37,4 +37,4 @@ def spared(jobs: Sequence[JobView], now: float) -> Sequence[JobView]:
         once = not job.preemptions and since <= oldest < inf
         if not once and not (desperate and now - since >= BOUND_S * 2.0 ** min(job.preemptions, 32)):
             kept.add(job.job)
-    return [replace(job, preemptible=False) if job.job in kept else job for job in jobs] if kept else jobs
+    return [replace(job, preemptible=False, spared=True) if job.job in kept else job for job in jobs] if kept else jobs

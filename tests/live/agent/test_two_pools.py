@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from jupyter_elastic.platform.endpoints import ENDPOINT_VARIABLE
 from tests.support.pool import Pool
 
 
+@pytest.mark.skipif(not os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"), reason="JUPYTER_ELASTIC_TEST_EVERYTHING")
 def test_a_submit_to_another_pool_than_the_agents_is_refused_with_the_way_out(tmp_path: Path) -> None:
     script = tmp_path / "x.py"
     script.write_text("print('hi')")

@@ -60,6 +60,7 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
         yield started
 
 
+@pytest.mark.skipif(not os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"), reason="JUPYTER_ELASTIC_TEST_EVERYTHING")
 def test_a_cell_goes_between_sizes_outlives_its_driver_and_is_reached_by_nobody(pool: Pool, tmp_path: Path) -> None:
     def steps() -> list[dict[str, Any]]:
         found = (tmp_path / "steps").read_text().splitlines() if (tmp_path / "steps").exists() else []

@@ -131,6 +131,17 @@ def test_pool_and_view_give_one_verdict_on_a_plan(sizes: dict[int, Size], proble
     assert refused == ([] if problem is None else [f"illegal plan: {problem}"])
 
 
+def test_a_policy_of_ones_own_may_take_slots_that_ours_leave_to_a_plain_job() -> None:
+    pool = Harness(host("a", 2))
+    job = pool.submit(2, 2)
+    pool.plan({job: 2})
+    pool.settle(job, elastic=False)
+    (shown,) = pool.core.view(pool.now).jobs
+    assert (shown.preemptible, shown.spared) == (False, True)
+    assert illegal(Plan(sizes={}), pool.core.view(pool.now)) is None
+    assert [type(data) for data in moves(pool.plan({}))] == [StopRequested]
+
+
 @pytest.mark.parametrize("memo", [object(), "x" * 70_000, 2**70])
 def test_a_memo_that_can_not_be_kept_is_refused(memo: object) -> None:
     pool = Harness(host("a", 4))
