@@ -79,7 +79,7 @@ class Streams:
                     return None
                 print(f"== {name} begins", flush=True)
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "pytest", "-q", "--durations=10", *arguments, *self.words],
+                    [sys.executable, "-m", "pytest", "-q", "--durations=25", *arguments, *self.words],
                     cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                     start_new_session=True,  # a terminal's Ctrl-C would come twice, and the second ends the tidying
                 )  # fmt: skip
