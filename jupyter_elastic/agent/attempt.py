@@ -111,6 +111,7 @@ class Attempt:
             return end
         order = launch or folder.order()
         self._lease_s = order.lease_s if order is not None else 0.0
+        driver = None
         try:
             started = await self._start(folder, launch) if launch is not None else None
             driver = started.process if started is not None else await self._find(folder)
@@ -118,9 +119,9 @@ class Attempt:
             end = self._ended("failed", str(problem))
         else:
             end = await self._follow(folder, driver, started) if driver is not None else None
-            if not self._is_own(folder):  # both began at the same moment
-                return self._intruded(folder)
-            end = end or folder.exit() or await self._clean_up(folder, driver)
+        if not self._is_own(folder):  # both began at the same moment
+            return self._intruded(folder)
+        end = end or folder.exit() or await self._clean_up(folder, driver)
         with contextlib.suppress(OSError):
             folder.write_exit(end)
         return end

@@ -21,6 +21,7 @@ from jupyter_elastic.scheduler.journal import Journal
 from jupyter_elastic.scheduler.restore import restore
 from jupyter_elastic.scheduler.usage import Usage
 from jupyter_elastic.types import BooksRestored, Event, JobStarted
+from tests.conftest import NO_FOLDER
 from tests.live.agent.test_rigid import PLAIN
 from tests.support.invariants import check
 from tests.support.pool import Pool
@@ -63,7 +64,7 @@ def books(events: list[Event]) -> tuple[bytes, list[object]]:
 def test_a_copy_under_load_restores_to_equal_books(pool: Pool, tmp_path: Path) -> None:
     job = pool.submit(REPORTS, names={"FOLDER": str(tmp_path)})
     pool.running(job)
-    waits = msgspec.structs.replace(pool.info(job).spec, min_slots=2, max_slots=2)
+    waits = msgspec.structs.replace(pool.info(job).spec, min_slots=2, max_slots=2, folder=NO_FOLDER)
     stop = threading.Event()
     submitted: list[int] = []
 

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from jupyter_elastic.protocol.wire import CancelJob, Drain, ListHosts, Undrain
 from jupyter_elastic.types.errors import ElasticError, JournalError
+from tests.conftest import NO_FOLDER
 from tests.live.agent.test_rigid import PLAIN
 from tests.support.pool import Pool
 
@@ -37,7 +39,7 @@ def test_a_full_disk_is_said_and_the_daemon_goes_on_when_there_is_room(small: Pa
         job = pool.submit(PLAIN, names={"FOLDER": str(tmp_path)})
         pool.running(job, elastic=False)
         pool.printed(job, "begun")  # its output is on this disk too
-        spec = pool.info(job).spec
+        spec = replace(pool.info(job).spec, folder=NO_FOLDER)
         fill = small / "fill"
         with fill.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
