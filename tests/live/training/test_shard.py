@@ -13,6 +13,7 @@ import pytest
 from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.torch_distributed.driver import Torch
 from jupyter_elastic.jobfiles.displays import Reader
+from jupyter_elastic.jobfiles.job_folder import JobFolder
 from tests.live.engine.bench import NOTE, Bench
 from tests.support.unequal_hosts import UnequalHosts, impossible
 
@@ -96,7 +97,7 @@ def test_samples_move_and_each_is_trained_once_an_epoch(engine, warm_workers, tm
     assert abs(held[0] - held[1]) <= 2, "equally fast workers train equally many"
     assert results[0]["moved"][0] + results[1]["moved"][0] == results[0]["moved"][1] + results[1]["moved"][1] > 0
     assert results[0]["weights"] == results[1]["weights"]
-    records, _ = zip(*Reader(bench.folder / "rank.0").more(), strict=True)
+    records, _ = zip(*Reader(JobFolder(bench.folder), "rank.0").more(), strict=True)
     assert records[0].kind == "display_data"
     assert len({record.id for record in records}) == 1, "one table, which is renewed"
     table = records[-1].data["text/plain"]
