@@ -28,9 +28,9 @@ def attack(target: dict[str, Any]) -> dict[str, str]:
     )
     folder, home = Path(target["folder"]), Path(target["home"])
 
-    def submit_their_folder() -> Any:
+    def submit_their_folder(at: Path) -> Any:
         spec = JobSpec(
-            name="theirs", folder=str(folder), python=sys.executable, min_slots=1, max_slots=1, engine="process",
+            name="theirs", folder=str(at), python=sys.executable, min_slots=1, max_slots=1, engine="process",
             group="vision",
         )  # fmt: skip
         job = Job(client, client.submit(spec))
@@ -73,7 +73,8 @@ def attack(target: dict[str, Any]) -> dict[str, str]:
         ),
         "their lease": lambda: client.ask(wire.RenewLeases(attempts=((number, 1),))),
         "an agent that reports on their job": agent_of_theirs,
-        "their folder in my job": submit_their_folder,
+        "their folder in my job": lambda: submit_their_folder(folder),
+        "what lies in their folder in my job": lambda: submit_their_folder(folder / "rank.0"),
         "their handle's logs": lambda: Job(client, number).logs(0),
         "their handle's folder": lambda: Job(client, number).folder,
         "their pool": lambda: list(folder.parents[1].iterdir()),

@@ -119,9 +119,9 @@ REFUSED = {
     "cancel": "NotAllowed", "resize": "NotAllowed", "release": "NotAllowed", "policy": "NotAllowed",
     "policy as text": "NotAllowed", "shutdown": "NotAllowed", "drain": "NotAllowed", "maintenance": "NotAllowed",
     "priority": "NotAllowed", "forged exit": "NotAllowed", "their submit key": "BadRequest: this submit key belongs to",
-    "their registered key": "NotAllowed",
-    "forged release": "NotAllowed", "their lease": "ProtocolError", "their handle's logs": "NotAllowed",
-    "an agent that reports on their job": "NotAllowed", "their handle's folder": "NotAllowed",
+    "their registered key": "NotAllowed", "their folder in my job": "BadRequest: the folder",
+    "forged release": "NotAllowed", "their lease": "ProtocolError", "their handle's logs": "FileRefused",
+    "an agent that reports on their job": "NotAllowed", "their handle's folder": "FileRefused",
     "their server with my token": "HTTPError: HTTP Error 403", "their job by their server": "HTTPError: HTTP Error 403",
     "their user at the Hub": "HTTPError: HTTP Error 404",
 }  # fmt: skip
@@ -143,7 +143,7 @@ def test_nobody_gets_at_anothers_job_by_any_way(people: People, tmp_path: Path) 
     told = people.bobs.run(f"import json; from tests.hub.attacks import attack; print(json.dumps(attack({target!r})))")
     came: dict[str, str] = json.loads(told)
     own = f"'{people.bob.name} failed in group \\'\\''"
-    assert came.pop("their folder in my job").replace('"', "'").startswith(own[:10]), came
+    assert came.pop("what lies in their folder in my job").replace('"', "'").startswith(own[:10]), came
     wrong = {name: said for name, said in came.items() if not said.startswith(REFUSED.get(name, "PermissionError"))}
     assert wrong == {}
     assert len(came) > len(REFUSED)
