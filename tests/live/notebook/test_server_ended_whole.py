@@ -125,7 +125,7 @@ def agent(pool: Pool) -> int | None:
 def start_training(pool: Pool, notebook: Notebook, stop: Path) -> int:
     assert not notebook.run(CELL.format(stop=str(stop))).error
     pool.running(1)
-    pool.printed(1, "from 0")
+    pool.printed(1, "at 20")  # so it has committed
     pool.until(lambda: pool.attempt(1).record() is not None, "its processes are recorded")
     return 1
 
