@@ -527,7 +527,7 @@ class Membership:
 
     def _refuse(self, worker: _Worker) -> list[Action]:
         """Go on without this newcomer and all others, whose promises would be broken; nothing if too few are left."""
-        others = [w for w in self._members() if not w.new]
+        others = [w for w in self._members() if not w.new and w.slot in self.wanted]  # who is to leave goes on nowhere
         enough = len(others) >= max(1, min(self.min_slots, len(self.commanded)))
         if not (enough and self.replaces) or self.ended or self.finishing:
             return []

@@ -430,6 +430,12 @@ def test_where_the_others_are_too_few_it_is_the_attempts_too() -> None:
     assert machine.failed("w2") == machine.failed("w3") == []
 
 
+def test_a_member_that_is_to_leave_does_not_go_on_instead() -> None:
+    machine = ring("h:0")
+    machine.want(2, ("h:1",))
+    assert machine.failed("w1") == []
+
+
 def test_newcomers_that_are_killed_are_tried_again_a_few_times() -> None:
     machine = ring("h:0")
     machine.want(2, ("h:0", "h:1"))
