@@ -134,6 +134,7 @@ def disable(lab: Lab) -> Iterator[Callable[..., None]]:
     config.write_text(before)
 
 
+@everything
 def test_without_widgets_without_the_server_and_without_our_extension(
     notebook: Any, page: Page, pool: Pool, disable: Callable[..., None]
 ) -> None:

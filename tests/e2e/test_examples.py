@@ -233,6 +233,7 @@ def shortened(path: str, left: Path, **parameters: int) -> NotebookNode:
     return nbformat.read(left / path, as_version=4)
 
 
+@everything
 def test_the_experiment_with_policies(pool: Path, tmp_path: Path) -> None:
     notebook = shortened("policies.ipynb", tmp_path, SEEDS=1, LIVE_JOBS=2, NAPS=2)
     text = printed(notebook)

@@ -105,7 +105,7 @@ def run(story, bench):
         "torch",
         "torch.distributed",
         "torch.distributed wrapped",
-        "keras",
+        pytest.param("keras", marks=everything),
         pytest.param("legacy keras", marks=everything),
         "keras tape",
     ],
@@ -137,7 +137,7 @@ def test_grow_and_shrink_leave_the_curve_as_it_is(framework, static, tmp_path):
         "torch.distributed",
         "torch.distributed wrapped",
         "keras",
-        "keras tape",
+        pytest.param("keras tape", marks=everything),
         pytest.param("legacy keras tape", marks=everything),
     ],
 )
