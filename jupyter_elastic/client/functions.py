@@ -690,7 +690,7 @@ def remote(function: Callable[..., Any] | None = None, /, *, retries: int = file
 
 def _working_folder() -> bytes:
     """As `os.getcwdb`, which lets other threads run: each submit would wait then for the thread that writes."""
-    found: bytes | None = _getcwd(_path, 4096)
+    found: bytes | None = _getcwd(_path, len(_path))
     if found and found.startswith(b"/"):
         return found
     return os.getcwdb()  # noqa: PTH109 - the path is longer, or the folder is gone, which this call says

@@ -136,23 +136,20 @@ class Pickler(cloudpickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         """How exceptions go; note what goes by its name, and what functions that go by value use."""
-        kind = type(obj)  # it is asked for each object, so what is frequent comes first
+        kind = type(obj)
         if kind is types.FunctionType and obj.__module__ == _CLOUDPICKLE:  # what makes functions there, in each pickle
             return NotImplemented
-        if kind is types.FunctionType or issubclass(kind, type):
-            reduced = super().reducer_override(obj)
-            if self._uses is not None and reduced is not NotImplemented and kind is types.FunctionType:
-                self._uses.update(names_used.in_code(obj.__code__, obj.__globals__))
-            elif self._uses is not None and reduced is NotImplemented:
-                self._uses.add(names_used.dotted(obj))
-            return reduced
         if issubclass(kind, BaseException) and kind not in self.dispatch_table:
             return _exception(obj)
         if not issubclass(kind, names_used.NAMED):
             return self._by_value(obj)
+        reduced = super().reducer_override(obj)
         if self._uses is not None:
-            self._uses.add(names_used.dotted(obj))
-        return NotImplemented
+            if reduced is NotImplemented:
+                self._uses.add(names_used.dotted(obj))
+            elif kind is types.FunctionType:
+                self._uses.update(names_used.in_code(obj.__code__, obj.__globals__))
+        return reduced
 
     def _by_value(self, obj: Any) -> Any:
         """How an object goes that is nobody's by a module's name; ValueError where its name in the notebook is all."""

@@ -199,10 +199,11 @@ def _turn(state: State, job: Job) -> str:
         pair for pair in zip(job.places, first.places, strict=False) if pair[0] != pair[1]
     )  # fmt: skip
     own, their = (state.rows[row].all[name] for name in (mine, other))
+    turns = state.rows[row].turns(state.at)
     why = f"{other} has waited longer for a turn"
     if own.held > their.held:
         why = f"{mine} holds {count(own.held)} already"
-    elif state.rows[row].turns(state.at)[mine].owed_s > state.rows[row].turns(state.at)[other].owed_s:
+    elif turns[mine].owed_s > turns[other].owed_s:
         why = f"{mine} has used more of late while others waited"
     return f"Before it in turn: {names}{more}: {why}."
 

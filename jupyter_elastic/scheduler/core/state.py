@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from jupyter_elastic.scheduler.core.lengths import Lengths
 from jupyter_elastic.scheduler.core.profile import Learned
 from jupyter_elastic.scheduler.core.transitions import HOLDING
-from jupyter_elastic.scheduler.core.turns import Row
+from jupyter_elastic.scheduler.core.turns import Row, places
 from jupyter_elastic.scheduler.core.used import HALF_LIFE_S, Used
 from jupyter_elastic.types import (
     AgentPlace,
@@ -178,8 +178,7 @@ class Job(Struct, kw_only=True, gc=False):
     @property
     def places(self) -> tuple[tuple[str, str], ...]:
         """The rows in which it counts, and for whom."""
-        group = self.spec.group
-        return (("", group), (group, self.owner)) if group else (("", self.owner),)
+        return places(self.spec.group, self.owner)
 
     @property
     def key(self) -> tuple[float, JobId]:

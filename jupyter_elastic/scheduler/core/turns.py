@@ -20,6 +20,11 @@ REMEMBERED_S = 7 * 86_400.0
 """Whoever has no job, and has begun none for so long, owes nothing."""
 
 
+def places(group: str, owner: str) -> tuple[tuple[str, str], ...]:
+    """The rows in which a job of this owner, and of this group if any, counts, and for whom."""
+    return (("", group), (group, owner)) if group else (("", owner),)
+
+
 class Standing(Struct):
     """A user or a group among those beside it."""
 

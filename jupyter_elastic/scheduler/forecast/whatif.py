@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from jupyter_elastic.scheduler.core import turns
 from jupyter_elastic.scheduler.core.drains import LEAVE_S
 from jupyter_elastic.scheduler.core.plan import illegal
 from jupyter_elastic.scheduler.core.spare import spared
@@ -168,8 +169,7 @@ class _Fluid:
         self.changed: float | None = view.changed_at
         self.pauses = 0
         self.sizes = [(0.0, view.size.slots)] if view.size.workers else []
-        group = view.group
-        self.places = (("", group), (group, view.owner)) if group else (("", view.owner),)
+        self.places = turns.places(view.group, view.owner)
 
     def _unreported(self, now: float) -> float:
         """What it has most likely done since its last report, which is not in what it says is left."""
@@ -228,7 +228,7 @@ class _Run:
         self.active = list(self.fluids)
         self.ahead = 0.0
         self.memo: Any = view.memo
-        self.turns = {row: dict(turns) for row, turns in view.turns.items()}
+        self.turns = {row: dict(known) for row, known in view.turns.items()}
 
     def run(self, only_starts: bool, over: Over) -> str:
         """Simulate until everybody has finished (or started); why that failed, or an empty text."""
@@ -278,7 +278,7 @@ class _Run:
         if not fluid.size.workers and self.turns:
             for row, name in fluid.places:
                 turn = self.turns[row].get(name, Turn())
-                self.turns[row][name] = replace(turn, begun=(*turn.begun[-31:], now))
+                self.turns[row][name] = replace(turn, begun=(*turn.begun[1 - turns.KEPT :], now))
         fluid.size, fluid.changed = size, now
         if fluid.sizes and fluid.sizes[-1][0] == self.ahead:
             fluid.sizes.pop()
