@@ -26,8 +26,9 @@ async def run():
             about = {"name": "n", "folder": f"/tmp/none/{number}", "python": sys.executable, "max_time_s": limit}
             spec = JobSpec(min_slots=1, max_slots=1, **about)
             jobs.append((await agent.ask(wire.SubmitJob(spec=spec, key=f"k{number}"))).job)
+        both = tuple((job, attempt) for job in jobs for attempt in (1, 2))  # job 3 is started again
         while True:
-            await agent.ask(wire.RenewLeases(attempts=tuple((job, 1) for job in jobs)))
+            await agent.ask(wire.RenewLeases(attempts=both))
             await asyncio.sleep(0.2)
 
 asyncio.run(run())
