@@ -1,1 +1,1 @@
-"""ONE PROCESS FOR EACH ATTEMPT: who belongs to its group, what is reported of it, what it uses."""
+"""ONE PROCESS FOR EACH ATTEMPT: its group's membership, its reports and its resource use."""

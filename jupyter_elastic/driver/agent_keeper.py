@@ -1,8 +1,8 @@
-"""Has another agent started when this user's was killed, so that the lease of the attempt goes on.
+"""Watches the user's agent and has another one started when it was killed, so that the attempt's lease is renewed.
 
-An agent that leaves on purpose takes its record (`agent.json`) away; one that was killed leaves it. A driver is the
-subreaper of what its workers start, and ends that, so the new agent is started by a sibling of the driver, forked from
-the same forkserver. Knows processes and that record; must not know attempts.
+An agent that leaves on purpose removes its record (`agent.json`); one that was killed leaves it behind. A driver is the
+subreaper of what its workers start, and ends those processes, so a sibling of the driver, forked from the same
+forkserver, starts the new agent. Knows processes and that record; must not know attempts.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from jupyter_elastic.protocol.driver import StartAgent
 from jupyter_elastic.types.errors import ElasticError
 
 APART_S = 10.0
-"""At least so long between two starts: an agent that can't live must not keep the machine busy."""
+"""Minimum seconds between two starts: an agent that can't live must not keep the machine busy."""
 
 log = logging.getLogger(__name__)
 
 
 class AgentKeeper:
-    """See the module. `python` is the interpreter whose forkserver has forked this process."""
+    """The watchdog of the user's agent. `python` is the interpreter whose forkserver has forked this process."""
 
     def __init__(self, python: str, came: asyncio.Event) -> None:
         """`came` is set whenever an agent connects."""
@@ -33,7 +33,7 @@ class AgentKeeper:
         self._next_start = 0.0
 
     async def run(self) -> None:
-        """Replace one killed agent after the other, until this is cancelled."""
+        """Replace each killed agent, until this task is cancelled."""
         while True:
             self._came.clear()
             record = _record()
@@ -45,7 +45,7 @@ class AgentKeeper:
             await self.replace_killed()
 
     async def replace_killed(self) -> None:
-        """Start another agent if this user's was killed; comes back when one lives, or none could be started."""
+        """Start another agent if this user's was killed; return when an agent lives, or none could be started."""
         record = _record()
         if record is None or processes.alive(record.pid, record.start_time):
             return

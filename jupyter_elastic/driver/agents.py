@@ -1,4 +1,4 @@
-"""Serves the agents that connect to a driver: each gets a snapshot, then every report; its orders are taken."""
+"""Serves the agents that connect to a driver: sends each a snapshot, then every report, and takes its orders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jupyter_elastic.types import AttemptOrder, Report
 from jupyter_elastic.types.errors import ElasticError
 
 MAX_UNSENT = 1024 * 1024
-"""Bytes; an agent that doesn't read is let go, it gets a snapshot when it comes back."""
+"""Bytes that may wait for an agent that doesn't read; beyond, it is disconnected (a snapshot awaits its return)."""
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Agents:
         return bool(self._connected)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve an agent until it hangs up; another user's, or one that sends what can't be read, is let go."""
+        """Serve an agent until it hangs up; disconnect another user's agent, or one that sends invalid messages."""
         try:
             check_same_user(writer.get_extra_info("socket"))
             self._connected.add(writer)
@@ -49,7 +49,7 @@ class Agents:
             writer.close()
 
     def send(self, report: Report) -> None:
-        """Send a report to all that are connected."""
+        """Send a report to all connected agents."""
         frame = REPORTS.encode(report)
         for writer in list(self._connected):
             if writer.transport.get_write_buffer_size() > MAX_UNSENT:

@@ -1,8 +1,8 @@
-"""One process per attempt: it holds the engine, writes progress and the end, and answers to the user's agent.
+"""Runs one attempt in a process of its own: owns the engine, writes progress and the end, and answers the user's agent.
 
-Knows the engine by `driver.engine`; must not know the daemon, slots' meaning or policies. It lives on when the agent
-goes, and tells everything that still matters to the next one that connects. What it leaves in its folder is enough for
-a successor to end its workers should it be killed.
+Knows the engine by `driver.engine`; must not know the daemon, slots' meaning or policies. The driver outlives its
+agent, and sends the next agent that connects everything that still matters. If the driver is killed, a successor ends
+its workers by the files that it left in its folder.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ from jupyter_elastic.types import (
 from jupyter_elastic.types.errors import BadRequest, ElasticError, EngineError
 
 LOG_VARIABLE = "JUPYTER_ELASTIC_LOG"
-"""Level of `driver.log`: DEBUG tells every word between driver and workers."""
+"""Level of `driver.log`: DEBUG logs every message between driver and workers."""
 FIFO_NAME = "driver.fifo"
-"""By it the kernel ends the workers of an attempt with a lease when the driver is gone."""
+"""FIFO by which the kernel ends the workers of an attempt with a lease when the driver is gone."""
 LINGER_S = 3.0
-"""How long the driver waits for a connected agent to take the `ExitReported`; `exit.json` says it ever after."""
+"""Seconds that the driver waits for a connected agent to take the `ExitReported`; `exit.json` keeps the end."""
 UNWRITTEN_LINGER_S = 60.0
-"""The same when `exit.json` can't be written (full disk)."""
+"""`LINGER_S` for a driver that can't write `exit.json` (full disk)."""
 STOP_GRACE_S = {"preempt": SAVE_GRACE_S, "time limit": 30.0, "cancel": 30.0}
-"""How long an engine may take to stop before the driver ends its processes itself."""
+"""Seconds that an engine may take to stop, by the reason, before the driver ends its processes itself."""
 END_GRACE_S = 2.0
-"""How long what an engine has left may take to end after SIGTERM."""
+"""Seconds that processes left by an engine may take to end after SIGTERM."""
 
 log = logging.getLogger(__name__)
 
 
 def preload() -> None:
-    """Load every engine before drivers are forked. One that can't be loaded is reported by the driver that wants it."""
+    """Load every engine before drivers are forked. The driver that needs an engine reports it if it can't be loaded."""
     for name in plugins.installed(plugins.ENGINES):
         with contextlib.suppress(Exception):
             load_engine(name)  # what `missing` looks through is known to the drivers then
@@ -77,7 +77,7 @@ def preload() -> None:
 
 
 def load_engine(name: str) -> type[Engine]:
-    """The engine of that name, by entry point; EngineError with what to do when it can't be had or lacks something."""
+    """Return the engine of that name, by entry point; EngineError, with advice, if it is missing or lacks something."""
     engine = _load(name)
     if missing := engine.missing():
         raise EngineError(missing)
@@ -85,7 +85,7 @@ def load_engine(name: str) -> type[Engine]:
 
 
 def _check_servers(engine: Engine, servers: int) -> None:
-    """EngineError when an engine is given parameter servers that can't have any, or lacks those that it needs."""
+    """Raise EngineError if an engine is given parameter servers but can't have any, or needs them and has none."""
     takes = getattr(engine, "takes_servers", False)
     if servers and not takes:
         raise EngineError(f"the engine {engine.name!r} has no parameter servers; leave --servers out")
@@ -112,9 +112,9 @@ class Driver:
         self.runtime = runtime
         self.orders = Orders(launch)
         self._elsewhere = set(launch.elsewhere)
-        """Hosts of its slots that are other machines than the daemon's."""
+        """Hosts of the attempt's slots that are other machines than the daemon's."""
         self._ways: dict[str, HostAddress] = {}
-        """How hosts are reached, by name, as it was read last."""
+        """The URLs of hosts, by name, as last read."""
         self.reports = Reports(launch)
         self._records = Records(folder, launch, self._pids)
         self._agents = Agents(self.snapshot, self.accept)
@@ -128,16 +128,16 @@ class Driver:
         self._engine: Engine | None = None
         self._ordered = asyncio.Event()
         self._all_gone = False
-        """No process of the attempt lives, and its end is on disk."""
+        """True when no process of the attempt lives and its end is on disk."""
         self._over = asyncio.Event()
         self._first: asyncio.Task[None]
-        """Serves the agent that was there from the start."""
+        """Serves the agent that was connected from the start."""
 
     async def run(self, ready: Callable[[], None], agent: socket.socket | None = None) -> ExitReported:
-        """Run the attempt to its end; comes back when no process of it lives and `exit.json` is written.
+        """Run the attempt to its end; return when no process of it lives and `exit.json` is written.
 
-        `agent` is a connection that stands already, `ready` is called before it is used and before any worker is
-        started; the agents after that one come by the socket. OSError when order or socket can't be made.
+        `agent` is an open connection; `ready` is called before `agent` is used and before any worker starts. Later
+        agents connect by the socket. OSError when order or socket can't be made.
         """
         self._loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -196,7 +196,7 @@ class Driver:
         await take(order.generation, order.slots, order.devices, **servers)
 
     def report(self, report: Report) -> None:
-        """The engine's `SendReport`; from whatever thread."""
+        """Take a report as the engine's `SendReport`, from any thread."""
         if threading.get_ident() == self._thread:
             self._take(report)
         else:
@@ -220,7 +220,7 @@ class Driver:
         self._over.set()
 
     def _fail(self, problem: Exception) -> None:
-        """The engine itself broke: the attempt is over."""
+        """End the attempt because the engine itself failed."""
         log.error("the engine failed", exc_info=problem)
         hint = "" if isinstance(problem, ElasticError) else self._missing()
         what = str(problem) if isinstance(problem, ElasticError) else f"{type(problem).__name__}: {problem}"
@@ -233,7 +233,7 @@ class Driver:
             return f"{type(problem).__name__}: {problem}"
 
     def _stuck(self, why: str, grace_s: float) -> None:
-        """The engine was told to stop and didn't: its processes are ended at the end of `run`."""
+        """End the attempt of an engine that did not stop in time; the end of `run` ends its processes."""
         outcome = ended_by(self.orders.stop) if self.orders.stop is not None else "lost"
         self._end(outcome, f"{why}the engine did not stop within {grace_s:.0f} s and was ended")
 
@@ -254,10 +254,9 @@ class Driver:
         )
 
     def _hosts(self) -> tuple[HostAddress, ...]:
-        """Of a personal pool those of its user, of a shared one those of its administrator.
+        """Return the hosts: of a personal pool the user's, of a shared pool the administrator's.
 
-        To those of the job's hosts that can't be read now, and were not before, there is no way: the job loses them
-        alone.
+        A host of the job that can't be read now, and never was before, gets no URL: the job loses that host alone.
         """
         file = shared_hosts.path() if self._lease is not None else paths.state_dir() / hosts_file.NAME
         no_way = dict.fromkeys(self._elsewhere, f"{file}, which its user's drivers read, does not name it")
@@ -305,7 +304,7 @@ class Driver:
             self._ordered.set()
 
     def snapshot(self) -> list[Report]:
-        """All that still matters to an agent that connects."""
+        """Return the reports that still matter to an agent that connects."""
         end = [self.reports.exit] if self.reports.exit is not None and self._all_gone else []
         return [*self.reports.snapshot(self.orders.given), *end]
 
@@ -320,14 +319,14 @@ class Driver:
             self._keep_lease(self._lease)
 
     def _keep_lease(self, lease: Lease) -> None:
-        """End the attempt when the lease runs out; the kernel does it should this process not come to it."""
+        """End the attempt when the lease runs out; the kernel does so if this process fails to."""
         self._kill.set(lease.killed_at)
         if self._lease_end is not None:
             self._lease_end.cancel()
         self._lease_end = self._loop.call_at(lease.until, self._forfeit)
 
     def _forfeit(self) -> None:
-        """The lease has run out: let the engine stop at a commit, and end the processes of one that doesn't in time."""
+        """Let the engine stop at a commit, as the lease has run out; end processes of a late engine."""
         why = f"its lease of {self.launch.lease_s:g} s was not renewed"
         self._end_grace_s = TERM_S
         self._terminate(why)
@@ -361,7 +360,7 @@ class Driver:
 
 
 def prepare() -> asyncio.Runner:
-    """Set up logging, the adoption of what workers leave, and an event loop."""
+    """Set up logging, the adoption of processes that workers leave, and an event loop."""
     level = os.environ.get(LOG_VARIABLE, "INFO")
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     workers.adopt()
@@ -369,7 +368,7 @@ def prepare() -> asyncio.Runner:
 
 
 def new_runner() -> asyncio.Runner:
-    """One that has its event loop, for one attempt."""
+    """Return a runner, with its event loop made, for one attempt."""
     runner = asyncio.Runner()
     runner.get_loop()
     return runner
@@ -384,9 +383,10 @@ def run(
     agent: socket.socket | None = None,
     renewed_at: float = 0.0,
 ) -> int:
-    """Be the driver of an attempt; the exit code. `answer` is called once its order is on disk, or when it can't start.
+    """Be the driver of an attempt; return the exit code.
 
-    Of two drivers started for one attempt the second finds the lock taken and does nothing.
+    `answer` is called once the order is on disk, or when the driver can't start. Of two drivers started for one attempt
+    the second finds the lock taken and does nothing.
     """
     lock = folder.lock
     if not lock.acquire():

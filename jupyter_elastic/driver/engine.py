@@ -1,7 +1,7 @@
 """The interface of an engine, which starts, regroups and ends the workers of an attempt, one a slot.
 
-It lives in the driver process of one attempt, in its asyncio loop, and reports what happens. It decides nothing about
-slots. The driver knows engines by this module alone.
+An engine lives in the driver process of one attempt, in its asyncio loop, and reports what happens. It decides nothing
+about slots. The driver knows engines by this module alone.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ class AttemptContext(Struct, frozen=True, kw_only=True):
     """A folder with a short path (UNIX sockets) for this attempt alone, 0700."""
     min_slots: int = 1
     shared: bool = False
-    """Whether the pool's slots are leased to several people."""
+    """True if the pool's slots are leased to several people."""
     most_workers: int = 0
-    """How many workers the job may have; 0: nobody knows."""
+    """Maximum number of workers of the job; 0 if unknown."""
     fifo: str = ""
-    """Of an attempt with a lease: who reads this FIFO is killed with the driver (`platform.enforced_end`)."""
+    """FIFO of an attempt with a lease: a process that reads it is killed with the driver (`platform.enforced_end`)."""
     warm: bool = True
-    """Whether workers may be forked from a warm parent."""
+    """True if workers may be forked from a warm parent."""
     hosts: tuple[HostAddress, ...] = ()
-    """How other hosts are reached; every slot of another name is on this one."""
+    """The other hosts; every slot of another name is on this host."""
     find_hosts: Callable[[], tuple[HostAddress, ...]] = tuple
-    """`hosts` as they are now: some may have been added since."""
+    """Returns `hosts` as they are now: hosts may have been added since."""
 
 
 class Finding(Struct, frozen=True):
-    """What one check of this installation found; `advice` says what to do about a warning or an error."""
+    """The finding of one check of this installation; `advice` says how to mend a warning or an error."""
 
     check: str
     status: Literal["ok", "warning", "error"]
@@ -56,7 +56,7 @@ class Finding(Struct, frozen=True):
 
 
 class Engine(Protocol):
-    """One attempt's workers. Every method returns soon; what comes of it is reported.
+    """One attempt's workers. Every method returns soon; the outcome is reported.
 
     Reports, in this order for a normal life: `RunningReported(generation, slots, elastic)` each time a generation has
     settled, and again when the cell has come to an elastic loop (a job that hasn't is not asked to rescale);
@@ -64,15 +64,15 @@ class Engine(Protocol):
     goes on, `DeathReported` and `ReplacementReported`; at the very end, when no process of the attempt lives any more,
     exactly one `ExitReported`.
 
-    An engine whose workers form process groups has `worker` too: its other half, a `worker.plugin.WorkerPlugin`, as
-    `module:class`. A class method `examine() -> Finding` is called by `jupyter elastic doctor`. By a class method
-    `claim(cell: cell_text.Cell) -> cell_text.Claim | None` it joins in when a cell names no engine; `library` names the
-    modules that are its own. `resumable` is true where it can end all workers at a change and start them anew,
-    `takes_servers` where it is a `ServerEngine`, which has parameter servers beside its workers, `takes_cells` is false
-    where it is for other jobs than cells.
+    Optional members: `worker` (`module:class`) names the `worker.plugin.WorkerPlugin` of an engine whose workers form
+    process groups. `jupyter elastic doctor` calls a class method `examine() -> Finding`. A class method `claim(cell:
+    cell_text.Cell) -> cell_text.Claim | None` makes the engine a candidate for cells that name no engine; `library`
+    names the engine's own modules. `resumable` is true if the engine can end all workers at a change and start them
+    anew, `takes_servers` if it is a `ServerEngine`, which has parameter servers beside its workers, `takes_cells` is
+    false if it is for other jobs than cells.
 
     Args:
-        context: What there is to know of the attempt.
+        context: The facts of the attempt.
         report: Takes each report, from any thread.
     """
 
@@ -80,7 +80,7 @@ class Engine(Protocol):
 
     @classmethod
     def missing(cls) -> str:
-        """Why this engine can't run with this interpreter and what to do about it; empty when it can."""
+        """Return why this engine can't run with this interpreter, and how to mend that; empty when it can."""
         ...
 
     def __init__(self, context: AttemptContext, report: SendReport) -> None: ...
@@ -100,7 +100,7 @@ class Engine(Protocol):
 
         Args:
             generation: As for `launch`, rising.
-            slots: The slots to hold from now on. Those that are given up are released as soon as their processes are
+            slots: The slots to hold from now on. Slots that are given up are released as soon as their processes are
                 gone.
             devices: As for `launch`; of the new slots at least.
         """
@@ -124,7 +124,7 @@ class Engine(Protocol):
 
 
 class ServerEngine(Engine, Protocol):
-    """An engine with parameter servers: on the last `servers` of the slots is one each, on the others a worker."""
+    """An engine with parameter servers: one server on each of the last `servers` slots, a worker on each other slot."""
 
     takes_servers: ClassVar[bool]
 

@@ -1,4 +1,4 @@
-"""`python -m jupyter_elastic.driver.forkserver`: the forkserver of drivers, which has the engines imported ahead."""
+"""The forkserver of drivers, with the engines imported ahead: `python -m jupyter_elastic.driver.forkserver`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def import_ahead(_: Sequence[str]) -> None:
 
 
 def prepare() -> Callable[[socket.socket], int]:
-    """Make this process a driver's, with all that needs no attempt; what it does with its connection."""
+    """Do a driver's preparation that needs no attempt; return the function that serves its connection."""
     with contextlib.suppress(OSError):  # what `ps` and `top` show
         Path("/proc/self/comm").write_text("elastic-driver", encoding="ascii")
     # A collection writes to all objects: the pages that are shared with the forkserver are copied now, not while
@@ -40,9 +40,9 @@ def prepare() -> Callable[[socket.socket], int]:
 
 
 def drive(runner: asyncio.Runner, connection: socket.socket) -> int:
-    """Be an attempt's driver, in a session one cell's after the other; or start the agent that a driver wants.
+    """Be the driver of an attempt, in a session of one cell after the other; or start the agent that a driver asks for.
 
-    The exit code.
+    Returns the exit code.
     """
     staying: Staying | None = None
     while True:
@@ -58,9 +58,9 @@ def drive(runner: asyncio.Runner, connection: socket.socket) -> int:
 
 
 def drive_once(runner: asyncio.Runner, connection: socket.socket) -> tuple[int, str]:
-    """Wait for an attempt and be its driver, or start the agent; the exit code, and the session to stay for, or empty.
+    """Wait for an attempt and be its driver, or start the agent; return exit code and session to stay for, or "".
 
-    A driver stays where it holds nothing that an attempt leaves: a lease's timer, cold workers that it started itself.
+    A driver stays only if it holds nothing of its attempt: no lease timer, no cold workers that it started itself.
     """
     answers: list[DriverStarted] = []
 
@@ -97,7 +97,7 @@ def drive_once(runner: asyncio.Runner, connection: socket.socket) -> tuple[int, 
 
 
 def start_agent(order: StartAgent) -> None:
-    """Start another agent for the one that was killed, unless that was done, or `stop` has come, meanwhile."""
+    """Start another agent for the killed one, unless another process has done so, or `stop` was called, meanwhile."""
     with detached.starting("agent").held():
         record = private_files.read_json(paths.agent_file(), AgentRecord)
         if record is not None and record.pid == order.killed and detached.agent_pid() is None:

@@ -1,4 +1,4 @@
-"""What an engine knows of the host that a worker is on: a `Hand` starts workers there, each is a `WorkerProcess`."""
+"""The interface between an engine and the host of a worker: a `Hand` starts workers, each is a `WorkerProcess`."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ class WorkerProcess(Protocol):
 
     @property
     def is_cleared(self) -> bool:
-        """Whether nothing lives any more that this worker, which is gone, had started."""
+        """True if no process lives any more that this worker, which is gone, had started."""
         ...
 
     def send(self, number: int) -> None:
-        """Signal it, if it lives."""
+        """Send the worker a signal, if it lives."""
         ...
 
     def stopped(self) -> bool:
-        """Whether a signal is known to have stopped it."""
+        """Return True if a signal is known to have stopped the worker."""
         ...
 
     async def gone(self) -> None:
-        """Come back when it has ended, or its host is lost."""
+        """Return when the worker has ended, or its host is lost."""
         ...
 
     async def ended(self) -> int | None:
-        """`gone`, with its exit code, negative for a signal; None when nobody knows it."""
+        """Wait like `gone`; return the exit code, negative for a signal, None if unknown."""
         ...
 
     async def clear(self) -> None:
-        """See to it that nothing lives any more which this worker, which is gone, had started."""
+        """Kill every process that this worker, which is gone, left behind."""
         ...
 
 
@@ -46,9 +46,9 @@ class Hand(Protocol):
     """Starts workers on one host, for one attempt."""
 
     async def start(self, first: bytes) -> tuple[WorkerProcess, socket.socket]:
-        """A worker, and this process's end of its connection. EngineError when none can be started.
+        """Start a worker; return it and this process's end of its connection. EngineError when none can be started.
 
-        `first` is what the worker finds there, short enough for a socket's buffer.
+        The worker reads `first` from the connection; it is short enough for a socket's buffer.
         """
         ...
 

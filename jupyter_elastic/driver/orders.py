@@ -1,4 +1,4 @@
-"""Keeps the agent's orders of one attempt that are still to be carried out: the newest of each kind. Pure."""
+"""Keeps the agent's pending orders for one attempt: the newest of each kind. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from jupyter_elastic.types import AttemptOrder, ExitReported, Launch, Rescale, S
 
 
 class Orders:
-    """The orders that an attempt was sent, and what of them its engine was given."""
+    """The orders that an attempt was sent, and those of them that its engine was given."""
 
     def __init__(self, launch: Launch) -> None:
         self.stop: Stop | None = None
         self.terminated = ""
-        """Why the driver ends unasked by its agent: a signal, or the end of its lease; empty while it doesn't."""
+        """Why the driver ends without an order: a signal, or the end of its lease; empty while it goes on."""
         self.rescale: Rescale | None = None
-        """Not given to the engine yet."""
+        """A rescale that was not given to the engine yet."""
         self.given = launch.generation
         """The generation that the engine knows."""
         self.devices = launch.devices
@@ -24,15 +24,18 @@ class Orders:
 
     @property
     def how(self) -> str:
-        """How the attempt is to stop; empty while it is to go on."""
+        """`how` of the stop that the attempt is to make; empty while it is to go on."""
         return self.stop.how if self.stop is not None else "preempt" if self.terminated else ""
 
     def is_foreign(self, order: AttemptOrder) -> bool:
-        """Whether it is for another attempt, and not to be accepted."""
+        """Return True if the order is for another attempt and must not be accepted."""
         return (order.job, order.attempt) != (self._launch.job, self._launch.attempt)
 
     def accept(self, order: AttemptOrder) -> bool:
-        """Take an order; whether it changes anything. Repeats and older generations don't; a harder stop wins."""
+        """Accept an order; return True if it changes anything.
+
+        Repeats and older generations change nothing; a harder stop wins.
+        """
         if isinstance(order, Stop):
             if self.stop is not None and (self.stop.how != "preempt" or order.how == "preempt"):
                 return False
@@ -47,9 +50,9 @@ class Orders:
         return True
 
     def take(self) -> tuple[Rescale, tuple[SlotId, ...]] | None:
-        """The rescale that the engine is to be given now, and the slots that it will never know of.
+        """Return the rescale to give to the engine now, and the slots that the engine will never know of.
 
-        Those were granted by a generation that was overtaken, and are given back.
+        A generation that was overtaken had granted those slots; they are given back.
         """
         order, self.rescale = self.rescale, None
         if order is None:
@@ -59,11 +62,11 @@ class Orders:
         return order, tuple(slot for slot in order.draining if slot not in self._held)
 
     def released(self, slots: tuple[SlotId, ...]) -> None:
-        """The engine has no process on these slots any more."""
+        """Record that the engine has no process on these slots any more."""
         self._held -= set(slots)
 
     def end(self, report: ExitReported) -> tuple[str, str]:
-        """Outcome and reason of the engine's end, in the light of who asked for it."""
+        """Return outcome and reason of the engine's end, corrected by the order or signal that caused it."""
         if report.outcome in {"cancelled", "preempted"}:
             if self.stop is not None:
                 return ended_by(self.stop), report.reason or self.stop.reason
@@ -73,5 +76,5 @@ class Orders:
 
 
 def ended_by(stop: Stop) -> str:
-    """The outcome of an attempt that ends by this order."""
+    """Return the outcome of an attempt that ends by this order."""
     return {"cancel": "cancelled", "preempt": "preempted", "time limit": "failed"}[stop.how]

@@ -1,7 +1,7 @@
-"""The places of a worker in its group as one table, and the picture drawn from it. Pure.
+"""The states of a worker in its group as one table, and the picture drawn from it. Pure.
 
-What leads from one place to another is a message of the worker (`Ready ...`, `Joined`, `Done`) or an action of
-`membership` (`Fork`, `Private`, `Go`, `Removed`, `Kill`, `Restart`). A worker's process may go from wherever it is.
+A message of the worker (`Ready ...`, `Joined`, `Done`) or an action of `membership` (`Fork`, `Private`, `Go`,
+`Removed`, `Kill`, `Restart`) leads from one state to another. A worker's process may end in any state.
 """
 
 from __future__ import annotations
@@ -11,34 +11,34 @@ from typing import NamedTuple
 
 
 class Place(StrEnum):
-    """Where a worker is."""
+    """The state of a worker."""
 
     WORKING = "working"
-    """It runs its cell and is in no group, or in one of its own."""
+    """Runs its cell, in no group or in one of its own."""
     INIT = "init"
-    """It waits for its group, at the first initialisation or at one after a shutdown."""
+    """Waits for its group, at the first initialisation or at one after a shutdown."""
     COLLECTIVE = "collective"
-    """A newcomer that waits at its first collective before the elastic loop."""
+    """Joining worker that waits at its first collective before the elastic loop."""
     RUN = "run"
-    """A newcomer that waits at the beginning of the elastic loop."""
+    """Joining worker that waits at the beginning of the elastic loop."""
     JOINING = "joining"
-    """It was let into a group that forms."""
+    """Let into a group that is forming."""
     JOINED = "joined"
-    """It is in the group."""
+    """In the group."""
     DONE = "done"
-    """Its cell has come to its end."""
+    """Has ended its cell."""
     LEAVING = "leaving"
-    """It was removed from its group, or is killed."""
+    """Removed from its group, or being killed."""
 
 
 WAITING = (Place.INIT, Place.COLLECTIVE, Place.RUN)
-"""At a rendezvous."""
+"""States of a worker at a rendezvous."""
 OUT = (Place.DONE, Place.LEAVING)
-"""No member of any group to come."""
+"""States of a worker that will be a member of no later group."""
 
 
 class Move(NamedTuple):
-    """In `origin`, `cause` leads to `target`. No origin: the worker comes into being."""
+    """One transition: in `origin`, `cause` leads to `target`. Without an origin the worker is created."""
 
     origin: Place | None
     cause: str
@@ -65,18 +65,18 @@ MOVES: tuple[Move, ...] = (
     Move(Place.WORKING, "Kill", Place.LEAVING),
     *_moves((*_IN_CELL, *WAITING), "Restart", Place.LEAVING),
 )
-"""Every way a place can change. What is not here does not happen."""
+"""Every possible transition; no other happens."""
 
 _TABLE: dict[tuple[Place | None, str], Place] = {(move.origin, move.cause): move.target for move in MOVES}
 
 
 def after(place: Place | None, cause: str) -> Place | None:
-    """The place after this; None where it can't happen."""
+    """Return the state after `cause`; None if `cause` can't happen in `place`."""
     return _TABLE.get((place, cause))
 
 
 def mermaid() -> str:
-    """The table as a mermaid state diagram, as it stands in ARCHITECTURE.md."""
+    """Return the table as a mermaid state diagram, as it stands in ARCHITECTURE.md."""
     joined: dict[tuple[str, str], list[str]] = {}
     for origin, cause, target in MOVES:
         if origin != target:

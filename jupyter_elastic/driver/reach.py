@@ -1,4 +1,4 @@
-"""How other hosts are reached: the command whose stdin and stdout are a hand's, and the address for data. Pure."""
+"""Turns a host's URL into the command whose stdin and stdout are a host agent's, and the address for data. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from jupyter_elastic.protocol.hand import Hello
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 _NO_WAY = "unknown:"
-"""Before why a host can't be reached, in place of the way there."""
+"""Marks a host without a URL; the reason follows the colon."""
 _MODULE = ("-P", "-m", "jupyter_elastic.hand")
 _WARM = "--warm"
-"""Lets the hand come from a warm parent, which Slurm and Ray would not know for a part of what they started."""
+"""Lets a warm parent fork the host agent; Slurm and Ray would not count such a process as part of their own."""
 _RAY = re.compile(r"ray://([A-Za-z0-9][A-Za-z0-9._-]*:[0-9]{1,5})(?:/([A-Za-z0-9][A-Za-z0-9._-]*))?")
 _BRIDGE = ("-P", "-m", "jupyter_elastic.ray_bridge")
 _SSH = (
@@ -31,19 +31,19 @@ _SRUN = (
     "srun", "--quiet", "--unbuffered", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--mpi=none",
     "--cpu-bind=none", "--chdir=/",
 )  # fmt: skip
-"""A step beside all others of the allocation, with its whole memory there; buffered it would give lines, and late."""
+"""Options of a step beside all others of the allocation, with its whole memory; buffered, output would come late."""
 _STEP = ("SLURM_", "SRUN_")
 _POD = re.compile(
     r"kubectl://([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)/([a-z0-9][a-z0-9.-]{0,251}[a-z0-9])(?:/([a-z0-9][a-z0-9-]{0,62}))?"
 )
-"""By Kubernetes' own rules for names, none of which begins with a dash."""
+"""A pod's URL, by Kubernetes' own rules for names, none of which begins with a dash."""
 _SLURM = re.compile(r"slurm://([0-9]{1,15})/([A-Za-z0-9][A-Za-z0-9._-]{0,199})")
 
 
 def check(host: HostAddress, *, clusters: bool = False) -> None:
-    """BadRequest, with what to do, when the host can't be reached like that whatever happens.
+    """Raise BadRequest, with advice, if the host can never be reached by its URL.
 
-    `clusters` lets the way lead to all nodes of a Ray cluster.
+    `clusters` accepts a URL of all nodes of a Ray cluster.
     """
     if host.reach.startswith("slurm:"):
         _node(host)
@@ -63,12 +63,12 @@ def check(host: HostAddress, *, clusters: bool = False) -> None:
 
 
 def no_way(name: str, why: str) -> HostAddress:
-    """A host on which the daemon has leased a slot, and to which no way is known."""
+    """Return a host on which the daemon has leased a slot, but whose URL is unknown."""
     return HostAddress(name=name, reach=f"{_NO_WAY}{why}")
 
 
 def command(host: HostAddress, python: str, control: Path) -> list[str]:
-    """The command that leads to a hand on the host; its interpreter is that of the workers.
+    """Return the command that connects to a host agent on the host; its interpreter is that of the workers.
 
     `control` is a private folder, with a short path, for the connections that ssh keeps.
     """
@@ -104,25 +104,25 @@ def command(host: HostAddress, python: str, control: Path) -> list[str]:
 
 
 def forget_connection(host: HostAddress, control: Path) -> None:
-    """Let the next hand come by a connection of its own: the one that ssh keeps is silent, and may be for ever."""
+    """Let the next host agent use a new connection: the one that ssh keeps is silent, and may be for ever."""
     if host.reach.startswith("ssh:"):
         _kept(host, control).unlink(missing_ok=True)
 
 
 def _kept(host: HostAddress, control: Path) -> Path:
-    """The socket of the connection that ssh keeps to the host."""
+    """Return the socket of the connection that ssh keeps to the host."""
     return control / f"ssh-{zlib.crc32(host.reach.encode()):08x}"
 
 
 def environment(host: HostAddress, ours: Mapping[str, str]) -> dict[str, str]:
-    """The command's environment, out of ours; what Slurm told this process of its own step is no option of srun's."""
+    """Return the command's environment, made of ours; Slurm's variables of our own step would be options of srun."""
     if not host.reach.startswith("slurm:"):
         return dict(ours)
     return {name: value for name, value in ours.items() if name == "SLURM_CONF" or not name.startswith(_STEP)}
 
 
 def advice(host: HostAddress, said: str) -> str:
-    """What to do when `said` is what came from the command instead of a hand; empty where that says enough."""
+    """Return advice for `said`, the output of a command that started no host agent; empty if it says enough."""
     if not host.reach.startswith("slurm:"):
         return ""
     allocation, node = _node(host)
@@ -134,23 +134,23 @@ def advice(host: HostAddress, said: str) -> str:
 
 
 def ray_node(url: str) -> tuple[str, str]:
-    """The address of a Ray cluster, and the node of it, of a `ray://` URL; empty what is not there."""
+    """Return the address of a Ray cluster and its node from a `ray://` URL; missing parts are empty."""
     found = _RAY.fullmatch(url)
     return (found[1], found[2] or "") if found else ("", "")
 
 
 def ray_bridge(cluster: str) -> list[str]:
-    """The command that speaks with a Ray cluster; by itself it lists the nodes."""
+    """Return the command that connects to a Ray cluster; without further arguments it lists the nodes."""
     return [sys.executable, *_BRIDGE, cluster]
 
 
 def answers_within(host: HostAddress) -> float:
-    """Seconds that a hand may take to answer, when nothing is wrong."""
+    """Return the seconds that a host agent may take to answer when nothing is wrong."""
     return 180.0 if host.reach.startswith("ray:") else 30.0  # Ray starts a process, which imports it, on each side
 
 
 def data_address(host: HostAddress, hello: Hello) -> str:
-    """The host's address for the group's data. EngineError when it has none in the network that was asked for."""
+    """Return the host's address for the group's data. EngineError if it has none in the network that was asked for."""
     if host.network:
         network = _network(host)
         for address in hello.addresses:
@@ -180,7 +180,7 @@ def _network(host: HostAddress) -> ipaddress.IPv4Network:
 
 
 def _node(host: HostAddress) -> tuple[str, str]:
-    """The allocation and the node of a `slurm://` URL."""
+    """Return the allocation and the node of a `slurm://` URL."""
     found = _SLURM.fullmatch(host.reach)
     if found is None:
         raise BadRequest(f"host {host.name} can't be reached by {host.reach!r}: expected slurm://ALLOCATION/NODE")
@@ -188,7 +188,7 @@ def _node(host: HostAddress) -> tuple[str, str]:
 
 
 def _pod(host: HostAddress) -> tuple[str, str, str]:
-    """Namespace, pod and container (empty: the pod's first) of a `kubectl://` URL."""
+    """Return namespace, pod and container (empty: the pod's first) of a `kubectl://` URL."""
     found = _POD.fullmatch(host.reach)
     if found is None:
         raise BadRequest(
@@ -198,7 +198,7 @@ def _pod(host: HostAddress) -> tuple[str, str, str]:
 
 
 def _destination(host: HostAddress) -> tuple[str, int | None]:
-    """`[user@]host` and the port of an `ssh://` URL; what could be taken for an option or a command is refused."""
+    """Return `[user@]host` and the port of an `ssh://` URL; refuse what could pass for an option or command."""
     problem = ""
     try:
         parts = urlsplit(host.reach)

@@ -1,4 +1,4 @@
-"""Writes what a driver leaves on disk: its processes, and the progress of its attempt."""
+"""Writes the files of a driver: the processes of its attempt, and the attempt's progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Records:
-    """`driver.json` and `progress.jsonl`. A full disk is logged and no error. `pids`: the workers' processes."""
+    """`driver.json` and `progress.jsonl`. Logs a full disk, raises nothing. `pids` returns the workers' processes."""
 
     def __init__(self, folder: AttemptFolder, launch: Launch, pids: Callable[[], list[processes.ProcessId]]) -> None:
         self.recorded: list[processes.ProcessId] | None = None
@@ -29,14 +29,14 @@ class Records:
         self._complained = False
 
     async def keep_processes(self) -> None:
-        """Keep `driver.json` true: often while processes come and go, seldom while nothing happens."""
+        """Keep `driver.json` current: check often while processes come and go, seldom while nothing happens."""
         quiet_s = 0.0
         while True:
             await asyncio.sleep(0.02 if quiet_s < 2.0 else 0.2)
             quiet_s = 0.0 if self.write_processes() else quiet_s + 0.02
 
     def write_processes(self) -> bool:
-        """Write `driver.json` if it is not true any more; whether it was written."""
+        """Write `driver.json` if it is out of date; returns True if it was written."""
         pids = self._pids()
         if pids == self.recorded:
             return False

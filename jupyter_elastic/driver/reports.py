@@ -1,4 +1,4 @@
-"""Keeps what an attempt has reported and still matters to an agent that connects; makes the reports of a driver."""
+"""Keeps the reports of an attempt that still matter to an agent that connects; makes the driver's own reports."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Reports:
         self._released: dict[SlotId, None] = {}
 
     def add(self, report: Report, generation: int) -> Report:
-        """Keep a report; as it goes to the agent. `generation`: what the engine knows."""
+        """Keep a report; return it as it goes to the agent. `generation` is the one that the engine knows."""
         if isinstance(report, ReleaseReported):
             if report.generation is None:
                 report = msgspec.structs.replace(report, generation=generation)
@@ -49,19 +49,19 @@ class Reports:
         return report
 
     def leased_again(self, slots: tuple[SlotId, ...]) -> None:
-        """These slots were given to the attempt: that they were released is over."""
+        """Forget that these slots were released: they were given to the attempt again."""
         for slot in slots:
             self._released.pop(slot, None)
 
     def snapshot(self, generation: int) -> list[Report]:
-        """All that still matters, in the order in which an engine reports it; the end is not among it."""
+        """Return all reports that still matter, except the end, in the order in which an engine sends them."""
         last = dict(self._last)
         if self._released:
             last[ReleaseReported] = self.release(tuple(self._released), generation)
         return [last[kind] for kind in ORDER if kind in last]
 
     def release(self, slots: tuple[SlotId, ...], generation: int) -> ReleaseReported:
-        """A release by the driver itself."""
+        """Make the report of a release by the driver itself."""
         launch = self._launch
         return ReleaseReported(
             at=time.time(),
@@ -74,7 +74,7 @@ class Reports:
         )
 
     def end(self, outcome: Any, reason: str, engines: ExitReported | None = None) -> None:
-        """The attempt has ended; only the first end counts. `engines`: how the engine has said it, if it has."""
+        """Record the end of the attempt; only the first counts. `engines`: the engine's own report of it, if any."""
         if self.exit is None:
             launch, at = self._launch, time.time() if engines is None else engines.at
             self.exit = exit_report(launch.job, launch.attempt, launch.owner, outcome, reason, at)
@@ -84,7 +84,7 @@ class Reports:
 
 
 def exit_report(job: JobId, attempt: int, owner: str, outcome: Any, reason: str, at: float) -> ExitReported:
-    """The end of an attempt; always the same `id`, so that it counts once whoever reports it."""
+    """Return the report of an attempt's end; the `id` is always the same, so that the end counts once."""
     return ExitReported(
         at=at, by=owner, id=f"exit-{job}-{attempt}", job=job, attempt=attempt, outcome=outcome, reason=reason[:10_000]
     )

@@ -1,8 +1,8 @@
-"""A cell's driver and its session: workers that stay when the cell is over, and the next cell's driver finds again.
+"""Connects a cell's driver to its session: workers outlive the cell, and the next cell's driver finds them again.
 
-Nobody holds them between cells: each listens in the session's folder, and ends by itself when nothing comes. The first
-cell has them started as any cell has; a later one only connects. Knows the session's folder and workers' processes;
-must not know groups or the daemon.
+No process holds the workers between cells: each listens in the session's folder, and ends itself when no cell comes.
+The first cell starts them as any cell does; a later one only connects. Knows the session's folder and workers'
+processes; must not know groups or the daemon.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from jupyter_elastic.types import SlotId
 from jupyter_elastic.types.errors import EngineError
 
 BEGUN = "session-begun"
-"""In the job's folder: its cell has been given to the session's workers."""
+"""File in the job's folder: the cell has been given to the session's workers."""
 HELLO_S = 15.0
-"""How long a worker may take to notice that a cell has come for it."""
+"""Seconds that a worker may take to notice a cell's connection."""
 
 log = logging.getLogger(__name__)
 
 
 class SessionWorker:
-    """A worker of a session as a `WorkerProcess`: for its cell's driver it has ended when it is parked, too."""
+    """A worker of a session as a `WorkerProcess`: for its cell's driver a suspended worker has ended, too."""
 
     def __init__(self, process: WorkerProcess) -> None:
         self._process = process
         self._parked = asyncio.Event()
         self.parking = False
-        """Its memory leaves its device, which takes seconds: a signal to end is not for it now."""
+        """True while the worker copies its memory off its device, for seconds: no signal may end it then."""
 
     @property
     def parked(self) -> bool:
-        """Whether it lives on, for the session's next cell."""
+        """True if the worker lives on, for the session's next cell."""
         return self._parked.is_set()
 
     def park(self) -> None:
-        """Its part in this cell is over."""
+        """Record that the worker's part in this cell is over."""
         self._parked.set()
 
     @property
@@ -59,20 +59,20 @@ class SessionWorker:
 
     @property
     def is_cleared(self) -> bool:
-        """What a parked worker has started is its own affair still."""
+        """True once the worker is suspended, too: it keeps the processes that it has started."""
         return self.parked or self._process.is_cleared
 
     def send(self, number: int) -> None:
-        """Signal it, if it lives, and is neither parked nor about to be."""
+        """Send the worker a signal, if it lives and is neither suspended nor about to be."""
         if not (self.parked or self.parking):
             self._process.send(number)
 
     def stopped(self) -> bool:
-        """Whether a signal is known to have stopped it."""
+        """Return True if a signal is known to have stopped the worker."""
         return self._process.stopped()
 
     async def gone(self) -> None:
-        """Come back when it has ended or is parked."""
+        """Return when the worker has ended or is suspended."""
         ends = [asyncio.ensure_future(self._process.gone()), asyncio.ensure_future(self._parked.wait())]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -81,12 +81,12 @@ class SessionWorker:
                 end.cancel()
 
     async def ended(self) -> int | None:
-        """`gone`, with its exit code; 0 when it is parked, None when nobody knows it."""
+        """Wait like `gone`; return the exit code: 0 if the worker is suspended, None if unknown."""
         await self.gone()
         return 0 if self.parked else await self._process.ended()
 
     async def clear(self) -> None:
-        """See to it that nothing lives of what it had started, if it is gone."""
+        """Kill every process that the worker left behind, if it is gone."""
         if not self.parked:
             await self._process.clear()
 
@@ -98,14 +98,14 @@ class Stays(NamedTuple):
     seat: int
     slot: SlotId
     pinned: str
-    """Why its memory can't leave the slot's device; empty: it has."""
+    """Reason why the worker's memory can't leave the slot's device; empty if it has left."""
 
 
 class CellOfSession:
     """One cell's use of its session.
 
     Args:
-        request: What the cell asks for.
+        request: The cell's request.
         job: The job's number.
         folder: The job's folder.
     """
@@ -113,29 +113,29 @@ class CellOfSession:
     def __init__(self, request: SessionRequest, job: int, folder: Path) -> None:
         self.folder = SessionFolder(request.name)
         self.kept: set[processes.ProcessId] = set()
-        """Processes of its workers, which the end of this attempt is not to end."""
+        """Processes of the session's workers, which the end of this attempt must not end."""
         self._request = request
         self._job = job
         self._job_folder = folder
         self._session: Session
         self._new = False
         self._given: list[int] = []
-        """Seats of the workers that this cell was given, in that order: first those that were there."""
+        """Member ids of the workers that this cell was given, in that order: first those that were there."""
         self._staying: list[Stays] = []
         self._lost = ""
         self.newcomers: Hand | None = None
-        """Who starts workers that have imported what the session has, which the cell's text need not name."""
+        """Starts workers that have imported what the session has, which the cell's text need not name."""
         self.group = ""
-        """The group that its workers are to form again."""
+        """The group that the session's workers are to form again."""
         self.began = False
-        """A worker has begun to run the cell."""
+        """True when a worker has begun to run the cell."""
 
     def open(
         self, *, size: int, sizes: tuple[int, int], engine: str, python: str, kernel: processes.ProcessId | None
     ) -> None:
-        """Find the session, or make it, for a cell with so many slots, whose range is `sizes`.
+        """Find the session, or make it, for a cell with `size` slots, whose range is `sizes`.
 
-        EngineError when it has another size, engine or interpreter, or is lost.
+        EngineError when the session has another size, engine or interpreter, or is lost.
         """
         begun = self._job_folder / BEGUN
         if begun.exists():
@@ -196,16 +196,16 @@ class CellOfSession:
 
     @property
     def grows(self) -> bool:
-        """Whether it may have other workers at the end of the cell, if newcomers can have what they need."""
+        """True if the session may have other workers at the end of the cell, if they can get what they need."""
         return self._session.elastic and not self._request.ranks
 
     @property
     def grows_at_once(self) -> bool:
-        """Whether newcomers need nothing: they run the session's first cell, as its other workers do."""
+        """True if joining workers need nothing: they run the session's first cell, as its other workers do."""
         return self.grows and self._new
 
     def take_seat(self) -> tuple[int, bool]:
-        """For the next worker: its seat, and whether it comes to others that have variables."""
+        """Return the next worker's member id, and True if the worker joins others that have variables."""
         places = self._session.places
         count = len(self._given)
         late = count >= len(places)
@@ -214,11 +214,11 @@ class CellOfSession:
         return seat, late and not self._new
 
     def hand(self, seat: int, launcher: Hand) -> Hand:
-        """Who gives this cell the worker of this seat."""
+        """Return the launcher of the worker with this member id."""
         return _SessionHand(self, seat, launcher)
 
     async def start(self, seat: int, launcher: Hand, first: bytes) -> tuple[SessionWorker, socket.socket]:
-        """The worker of this seat: the one that is there, else a new one."""
+        """Return the worker with this member id: the existing one, else a new one."""
         if not self._new and seat in self._session.places:
             process, connected = await self._find(seat, first)
         else:
@@ -243,7 +243,7 @@ class CellOfSession:
         return _Found(*member.known), connected
 
     def parked(self, worker: WorkerProcess | None, stays: Stays) -> None:
-        """This worker stays."""
+        """Record that this worker stays."""
         if isinstance(worker, SessionWorker):
             worker.park()
             self._staying.append(stays)
@@ -251,9 +251,9 @@ class CellOfSession:
                 self.kept.add(worker.known)
 
     def pins(self) -> dict[str, Any]:
-        """The slots that it keeps, by rank, as an `ExitReported` says it; nothing where all memory has left them.
+        """Return the retained slots, by rank, as an `ExitReported` has them; empty if all memory left them.
 
-        Where one worker's can't, it keeps all: with fewer no cell of it could begin.
+        If one worker's memory can't leave, the session retains all slots: with fewer, no cell of it could begin.
         """
         why = next((stays.pinned for stays in self._staying if stays.pinned), "")
         if not why or self._lost:
@@ -262,14 +262,14 @@ class CellOfSession:
         return {"pinned": slots, "pinned_why": why, "pinned_s": self._session.pin_s}
 
     def lose(self, why: str) -> None:
-        """A worker is gone, and what it knew with it."""
+        """Record that a worker is gone, and its variables with it."""
         self._lost = self._lost or why
         self.folder.end(why)
 
     def close(self) -> str:
-        """The cell is over; what is to be said of a session that was lost in it, empty when it goes on.
+        """End the cell's use of the session; return the error if the session was lost in it, else empty.
 
-        The workers that are left of a lost one are ended: no cell could use them.
+        The remaining workers of a lost session are ended: no cell could use them.
         """
         if self.newcomers is not None:
             self.newcomers.close()
@@ -293,7 +293,7 @@ class CellOfSession:
 
 
 class _SessionHand:
-    """One worker as a `Hand`."""
+    """A `Hand` that gives one worker of a session."""
 
     def __init__(self, cell: CellOfSession, seat: int, launcher: Hand) -> None:
         self._cell, self._seat, self._launcher = cell, seat, launcher
@@ -306,7 +306,7 @@ class _SessionHand:
 
 
 class _Found(ForkedProcess):
-    """A worker that an earlier cell's driver has had started: how it leaves, nobody tells this one."""
+    """A worker that an earlier cell's driver has started; this driver can't learn its exit code."""
 
     def __init__(self, pid: int, start_time: float) -> None:
         super().__init__(pid, start_time)

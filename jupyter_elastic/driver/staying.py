@@ -1,7 +1,7 @@
-"""The driver of a session's cell stays for the session's next one: what a fork and a first run cost is paid once.
+"""Keeps the driver of a session's cell for the session's next cell: the cost of a fork and a first run is paid once.
 
-It listens in the session's folder, as the workers do, and an agent gives it the next cell instead of forking a
-driver. It holds nothing: without it, or when it does not answer at once, a driver is forked as for any cell. Knows the
+The driver listens in the session's folder, as the workers do, and an agent gives it the next cell instead of forking a
+driver. Nothing depends on it: if it is gone or does not answer at once, a driver is forked as for any cell. Knows the
 session's folder; must not know attempts.
 """
 
@@ -21,13 +21,13 @@ from jupyter_elastic.protocol.driver import DRIVER_STAYS, DriverStays
 from jupyter_elastic.types.errors import NotAllowed
 
 STAY_S = 600.0
-"""So long it stays when no cell comes."""
+"""Seconds without a cell after which the driver leaves."""
 LOOK_S = 5.0
-"""How often it looks whether another driver has taken its place."""
+"""Seconds between two checks whether another driver listens in this one's place."""
 
 
 class Staying:
-    """The place of one driver in its session's folder, from the end of its first cell on."""
+    """One driver's listening in its session's folder, from the end of its first cell on."""
 
     def __init__(self, name: str) -> None:
         self._folder = SessionFolder(name)
@@ -35,7 +35,7 @@ class Staying:
         self._inode = 0
 
     def next_cell(self) -> socket.socket | None:
-        """The connection of the agent that has another cell; None when the session is over, or none comes."""
+        """Return the connection of the agent that has another cell; None when the session is over, or no cell comes."""
         with contextlib.ExitStack() as ends, contextlib.suppress(OSError):  # a full disk: it leaves
             session = self._folder.read()
             if session is None or self._folder.ended() is not None:
@@ -60,7 +60,7 @@ class Staying:
         return None
 
     def _listen(self) -> socket.socket:
-        """What it has listened by since its first cell, unless the session was made anew or another driver came."""
+        """Return the listener of the first cell; a new one if the session was made anew or another driver came."""
         if self._listener is None or not self._is_ours():
             path = self._folder.driver_socket
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Measures what an attempt's workers use, here and, by what their hands say, elsewhere; writes it beside their output.
+"""Measures the resource use of an attempt's workers on all hosts, and writes it beside their output.
 
 Knows the file; must not know engines or orders. Reading costs about a millisecond every two seconds.
 """
@@ -26,16 +26,16 @@ EVERY_S = 2.0
 
 
 class UseElsewhere(Struct, frozen=True):
-    """What workers on other hosts used, as their hands said last."""
+    """The resource use of the workers on other hosts, as their host agents last sent it."""
 
     workers: list[tuple[float, int]] = []
-    """Cores and resident bytes of each."""
+    """Cores and resident bytes of each worker."""
     gpus: dict[str, Gpu] = {}
-    """By UUID."""
+    """GPUs by UUID."""
 
 
 class UsageSampler:
-    """The workers' cores, memory and GPUs, again and again."""
+    """Samples the workers' cores, memory and GPUs periodically."""
 
     def __init__(
         self,
@@ -52,10 +52,10 @@ class UsageSampler:
         self._elsewhere = elsewhere
         self._meter = ProcessMeter(now)
         self._by_worker: list[tuple[float, int]] = []
-        """Cores and bytes of each, as measured last; those on other hosts come last."""
+        """Cores and bytes of each worker, as last measured; workers on other hosts come last."""
 
     async def run(self) -> None:
-        """Until it is cancelled; what can't be measured or written is left out."""
+        """Measure until cancelled; leave out what can't be measured or written."""
         try:
             self.measure()
             history = usage_history.read(JobFolder(self._folder))
@@ -79,7 +79,7 @@ class UsageSampler:
         gpus: Iterable[GpuUsage] = (),
         elsewhere: Iterable[tuple[float, int]] = (),
     ) -> ResourceUsage:
-        """What they use now; the cores since the last time."""
+        """Return the present use of the workers; the cores are an average since the last call."""
         self._by_worker = [*self._meter.measure(pid for pid, _ in workers), *elsewhere]
         return ResourceUsage(
             at=time.time(),
@@ -91,7 +91,7 @@ class UsageSampler:
         )
 
     def _point(self, found: ResourceUsage) -> UsagePoint:
-        """What was measured last, by worker."""
+        """Return the last measurement, by worker."""
         some = self._by_worker[:MOST_WORKERS]
         return UsagePoint(
             at=round(found.at, 1),
@@ -102,7 +102,7 @@ class UsageSampler:
 
 
 def gpu_usage(devices: Mapping[SlotId, str], elsewhere: Mapping[str, Gpu]) -> list[GpuUsage]:
-    """The leased GPUs by slot: those of other hosts as was said of them, this one's as NVML sees them."""
+    """Return the leased GPUs by slot: other hosts' as their host agents sent them, this host's as NVML sees them."""
     here = machine_use.gpus(device for device in devices.values() if device and device not in elsewhere)
     found = {**here, **elsewhere}
     return [

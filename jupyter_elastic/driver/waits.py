@@ -1,4 +1,4 @@
-"""Which rank waits for which: judged from where all of them are. Knows nothing of how that is found out."""
+"""Tells which rank waits for which, from the stacks of all ranks. Knows nothing of how the stacks are collected."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ log = logging.getLogger(__name__)
 
 ENV = "JUPYTER_ELASTIC_WAIT_S"
 WAIT_S = 30.0
-"""A rank that stands in one collective for so long is reported to wait."""
+"""Seconds in one collective after which a rank is reported as waiting."""
 LOOKS = 6
-"""So often the workers are asked where they are in that time, while the job sends nothing else."""
+"""Number of times within `WAIT_S` that the workers' stacks are requested, while the job sends nothing else."""
 FORMS_S = 10.0
-"""A strategy of TensorFlow that has not come up after so long is reported."""
+"""Seconds after which a TensorFlow strategy that has not come up is reported."""
 ALIKE = (
     "it takes that long, or they are in calls that do not belong together, as where their data are of unequal length "
     "(give all as many batches, or end together by training.agree)"
@@ -24,7 +24,7 @@ ALIKE = (
 
 
 def patience_s(env: Mapping[str, str]) -> float:
-    """How long a rank may wait before it is reported, by the job's environment or else this process's; 0: never."""
+    """Return the seconds a rank may wait unreported, by the job's environment or else this process's; 0: never."""
     given = env.get(ENV) or os.environ.get(ENV)
     try:
         return max(0.0, float(given)) if given else WAIT_S
@@ -34,9 +34,9 @@ def patience_s(env: Mapping[str, str]) -> float:
 
 
 def sentence(looks: Iterable[StackReport], ended: Sequence[int], patience_s: float) -> str:
-    """A sentence that says which ranks wait for which; empty when nobody does, or nobody can be accused.
+    """Return a sentence that says which ranks wait for which; empty when no rank waits, or none can be blamed.
 
-    `ended` are the ranks whose cell has come to its end. Whoever only computes doesn't wait, however long it takes.
+    `ended` are the ranks whose cell has ended. A rank that only computes doesn't wait, however long it takes.
     """
     known = sorted(looks, key=lambda look: look.rank)
     forming = [look for look in known if look.forms and look.still_s >= min(FORMS_S, patience_s)]
@@ -74,7 +74,7 @@ def sentence(looks: Iterable[StackReport], ended: Sequence[int], patience_s: flo
 
 
 def _apart(stacks: Sequence[Sequence[str]]) -> list[str]:
-    """Where each of these stacks, the outermost frame first, leaves the others; empty where they are alike."""
+    """Return the frame in which each stack, outermost frame first, leaves the others; empty if they are alike."""
     depth = next((at for at, frames in enumerate(zip(*stacks, strict=False)) if len(set(frames)) > 1), None)
     if depth is None:
         return []
@@ -82,12 +82,12 @@ def _apart(stacks: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _name(frame: str) -> str:
-    """The function of a frame such as `/lib/keras/trainer.py:371 in fit`."""
+    """Return the function of a frame such as `/lib/keras/trainer.py:371 in fit`."""
     return frame.rpartition(" in ")[2]
 
 
 def _short(frame: str) -> str:
-    """Its line, with the last folder of its file."""
+    """Return the line of a frame, with the last folder of its file."""
     return "/".join(frame.rpartition(" in ")[0].split("/")[-2:])
 
 

@@ -1,4 +1,4 @@
-"""Whether hosts reach each other at the addresses of the group's data; a hand may be reached by another way."""
+"""Checks if hosts reach each other at their data addresses, which may differ from the path to their host agents."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ ADVICE = "let connections between these addresses through, or name the network o
 
 
 class Place(Protocol):
-    """A host as the others see it."""
+    """A host as an endpoint of the group's connections."""
 
     @property
     def name(self) -> str:
-        """The host's."""
+        """The host's name."""
         ...
 
     @property
     def address(self) -> str:
-        """By which the others reach it."""
+        """The address by which other hosts reach the host."""
         ...
 
     async def listen(self) -> tuple[int, bytes]:
-        """Wait there for some seconds for somebody who knows a token; the port and the token. EngineError."""
+        """Listen there for some seconds for a peer that knows a token; return port and token. EngineError."""
         ...
 
     async def reaches(self, address: str, port: int, token: bytes) -> str:
-        """Why the token can't be brought there from here; empty: it can. EngineError."""
+        """Return why the token can't be sent from here to that address; empty if it can. EngineError."""
         ...
 
 
 class ThisHost:
-    """The one that the driver is on, as it is seen from `other`, an address."""
+    """The driver's own host, at the address from which it connects to `other`, an address."""
 
     name = THIS
 
@@ -48,7 +48,7 @@ class ThisHost:
         self.address = reachability.toward(other)
 
     async def listen(self) -> tuple[int, bytes]:
-        """See `Place`."""
+        """Listen here for a peer."""
         token = secrets.token_bytes(32)
         try:
             return await reachability.listen(self.address, token), token
@@ -56,12 +56,12 @@ class ThisHost:
             raise EngineError(f"nothing can listen at this host's address {self.address}: {problem}") from problem
 
     async def reaches(self, address: str, port: int, token: bytes) -> str:
-        """See `Place`."""
+        """Connect from here."""
         return await reachability.dial(address, port, token)
 
 
 class Cut(Struct, frozen=True):
-    """One host can't be reached from another."""
+    """A broken network path from one host to another."""
 
     source: str
     source_address: str
@@ -77,7 +77,7 @@ class Cut(Struct, frozen=True):
 
 
 async def cuts(pairs: Iterable[tuple[Place, Place]]) -> list[Cut]:
-    """The ways that are cut, of those between the two of each pair, both directions. EngineError if one can't try."""
+    """Return the broken paths, in both directions, within each pair. EngineError if a host can't try."""
     pairs = list(pairs)
     places = list({id(place): place for pair in pairs for place in pair}.values())
     heard = dict(zip(map(id, places), await asyncio.gather(*(place.listen() for place in places)), strict=True))
@@ -91,9 +91,9 @@ async def cuts(pairs: Iterable[tuple[Place, Place]]) -> list[Cut]:
 
 
 def left_out(hosts: Sequence[str], found: Collection[Cut]) -> dict[str, Cut]:
-    """The hosts, with a reason each, without which all others reach each other; `THIS` is none of them.
+    """Return the hosts, with a reason each, without which all others reach each other; never `THIS`.
 
-    The one with the most ways cut goes first, of several the last one of `hosts`: rank 0's comes first there.
+    The host with the most broken paths goes first, at a tie the last one of `hosts`: rank 0's host is the first there.
     """
     out: dict[str, Cut] = {}
     while left := [cut for cut in found if not {cut.source, cut.target} & out.keys()]:
