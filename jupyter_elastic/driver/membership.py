@@ -1,32 +1,32 @@
-"""Decides who is in the process group: the pure machine that settles each round of it.
+"""Decides the members of the process group: a pure state machine that settles each round of the group.
 
-Each method takes what happened and returns the actions that follow; it knows no clock, no process and no framework. A
-*round* is one membership of the group (the rank order of its members is fixed by it); the `generation` is the number of
-the scheduler's command that it serves. One command can need several rounds, when workers die. Where a worker can be is
-the table in `places`.
+Each method takes an event and returns the actions that follow; the machine knows no clock, no process and no framework.
+A *round* is one membership of the group and fixes the rank order of its members; the `generation` is the number of the
+scheduler's command that the round serves. One command can need several rounds, when workers die. The states of a worker
+are the table in `places`.
 
 The rules, measured in ARCHITECTURE.md:
 
-- A round starts when every living member of the last one waits at the rendezvous, and takes in whoever else is there.
-- Members are called to the rendezvous only when the round that would come of it differs from the present one, so nobody
-  waits for a newcomer that is not ready. The first round, and one whose members all died, waits for all wanted workers.
-- Ranks go by age, those that hold state first: rank 0 always has it where anybody has.
+- A round starts when every living member of the last one waits at the rendezvous, and takes in all others that wait.
+- Members are called to the rendezvous only when the next round would differ from the present one, so no member waits
+  for a joining worker that is not ready. The first round, and one whose members all died, waits for all wanted workers.
+- Ranks go by age, workers with state first: rank 0 always has the state if any member has.
 - A dead worker's slot gets a new one; the survivors go on at once when there are at least `min_slots` of them.
-- Once the cell has come to `elastic.run`, a newcomer is *promised* its rank and the size, starts in a private world,
-  and joins at its first collective or at `elastic.run`. The newcomers of a command come in together, for only then the
-  promises hold. One whose promise can't be kept any more starts over: it has shown and done nothing yet.
-- A cell may hold several trainings. A newcomer that waits for one that all members are through with is sent on alone,
-  to the next one: it takes up what is kept of the one before.
-- Collectives before `elastic.run` are met by the members' reset callbacks. Where these make none, they would never be
-  met: each newcomer then makes them alone.
-- Who comes back to the rendezvous after another member has come to the end of its cell was left behind by it, unless a
-  member died: the news of that may come later, so a few ticks pass before the attempt is given up.
-- A newcomer that fails before it has taken a step with the others ends nothing while these are enough: its slot, and
-  those of all that came with it, stay empty until they are commanded anew. One that is killed is tried again, twice.
-- What a lost host held is not wanted until it is back, keeps its slots, and the deaths there are nobody's fault.
+- Once the cell has come to `elastic.run`, a joining worker is given a *reserved* rank and the size, starts in a private
+  world, and joins at its first collective or at `elastic.run`. The joining workers of a command come in together, for
+  only then the reserved ranks are right. A worker whose rank becomes wrong starts over: it has shown and done nothing.
+- A cell may hold several trainings. A joining worker that waits for a training that all members have finished is sent
+  on alone, to the next one: it takes up what is kept of the one before.
+- Collectives before `elastic.run` are met by the members' reset callbacks. If the callbacks make none, each joining
+  worker makes its collectives alone: no member would ever meet them.
+- A member that comes back to the rendezvous after another member has ended its cell was left behind, unless a member
+  died: the news of a death may come later, so a few ticks pass before the attempt is given up.
+- A joining worker that fails before it has taken a step with the others ends nothing while the others are enough: its
+  slot, and those of all that came with it, stay empty until the next command. One that is killed is retried twice.
+- The slots of a lost host are not wanted until it is back, are not released, and its workers' deaths are not counted.
 - Calls are repeated at every tick: Horovod drops one that comes while a state is being reset.
 - The workers of a *resumable* cell are never regrouped: a change or a death ends them all, and when the last is gone
-  all that is wanted is forked anew. Deaths soon after each restart end the attempt.
+  all wanted workers are forked anew. Deaths soon after each restart end the attempt.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from jupyter_elastic.protocol.worker import RendezvousPoint
 from jupyter_elastic.types import SlotId
 
 DEATHS = 10
-"""So many deaths, plus two for each wanted slot, without a commit between them, and the attempt gives up."""
+"""Fail the attempt after `DEATHS + 2 * wanted` deaths since the last commit."""
 PATIENCE = 10
 """Ticks that members of a broken join get to abort by themselves or to come back to the rendezvous."""
 
 TRIES = 3
-"""So many newcomers in a row may be killed, or groups with them end, before a step with the others."""
+"""Joining workers in a row that may be killed, or groups with such that may end, before a step with the others."""
 RESTARTS = 3
-"""So many times in a row a worker of a resumable cell may die before `STEADY`, and the attempt gives up."""
+"""Deaths in a row, each before `STEADY`, that a resumable cell survives; the next one fails the attempt."""
 STEADY = 300
-"""Ticks after which a resumable cell has got somewhere."""
+"""Ticks after a restart from which a resumable cell counts as having made progress."""
 
 
 # --- what is to be done -----------------------------------------------------------------------------------------------
@@ -65,40 +65,40 @@ class Fork:
     rank: int
     size: int
     newcomer: bool = False
-    """There was a group before it: what it prints is kept apart until it has joined."""
+    """True if a group existed before the worker: its output is kept separate until it has joined."""
 
 
 @dataclass(frozen=True)
 class Private:
-    """Let this newcomer initialise a world of its own, in which it believes to be `rank` of `size` already."""
+    """Let this joining worker initialise a world of its own, in which it believes to be `rank` of `size` already."""
 
     name: str
     rank: int
     size: int
     alone: bool
-    """Its collectives before `elastic.run` are its own: nobody would meet them."""
+    """True if the worker makes its collectives before `elastic.run` alone: no member would meet them."""
 
 
 @dataclass(frozen=True)
 class Go:
-    """A round starts: members in the order of their ranks."""
+    """Start a round: `members` in the order of their ranks."""
 
     round: int
     generation: int
     members: tuple[str, ...]
     restore: bool
-    """Nobody among them holds state: rank 0 restores the last commit."""
+    """True if no member holds state: rank 0 restores the last commit."""
     collective: bool = False
-    """A newcomer is in it because of a collective before `elastic.run`, which the members' callbacks are to meet."""
+    """True if a worker joins by a collective before `elastic.run`, which the members' callbacks are to meet."""
 
 
 @dataclass(frozen=True)
 class Removed:
-    """This worker waits at the rendezvous and is to leave, with exit code 0."""
+    """Let this worker, which waits at the rendezvous, leave with exit code 0."""
 
     name: str
     keep: bool = False
-    """It holds the group's state and nobody goes on with it: save it first."""
+    """True if the worker must save the group's state first: it holds the state and no holder goes on."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Drop:
-    """End this newcomer, if it lives: it has failed, and the others go on without it. These slots stay empty."""
+    """End this joining worker, if it lives: it has failed, and the others go on without it. `slots` stay empty."""
 
     name: str
     slots: tuple[SlotId, ...]
@@ -125,37 +125,37 @@ class Drop:
 
 @dataclass(frozen=True)
 class Restart:
-    """End these workers: when they are gone, all that is wanted is forked anew."""
+    """End these workers: when they are gone, all wanted workers are forked anew."""
 
     names: tuple[str, ...]
     planned: bool
-    """Nobody has died: they get time to save."""
+    """True if no worker has died: the workers get time to save."""
 
 
 @dataclass(frozen=True)
 class Release:
-    """No process is on this slot any more, and none is to come."""
+    """Release this slot: no process is on it any more, and none will come."""
 
     slot: SlotId
 
 
 @dataclass(frozen=True)
 class Settled:
-    """All members of the round have joined."""
+    """Report that all members of the round have joined."""
 
     round: int
     generation: int
     slots: tuple[SlotId, ...]
     complete: bool
-    """They are on exactly the slots of the command."""
+    """True if the members are on exactly the slots of the command."""
 
 
 @dataclass(frozen=True)
 class GiveUp:
-    """The attempt can't go on.
+    """Fail the attempt.
 
-    A worker of a cell that isn't elastic died, or was lost with its host; workers die again and again; or this one is
-    through with its cell and the group still needed it.
+    The causes: a worker of a cell that isn't elastic died, or was lost with its host; workers die again and again; or
+    this worker ended its cell while the group still needed it.
     """
 
     name: str
@@ -175,30 +175,30 @@ class _Worker:
     age: int
     place: Place = Place.WORKING
     round: int = 0
-    """The last round it was let into; 0: none yet."""
+    """The last round that the worker was let into; 0: none yet."""
     has_state: bool = False
-    """It holds the state of the training."""
+    """True if the worker holds the state of the training."""
     training: int = 0
-    """The training of the cell that it has come to."""
+    """Number of the training, within the cell, that the worker has come to."""
     new: bool = False
-    """There was a group before it, and it has not taken a step with that."""
+    """True if a group existed before the worker, and the worker has not taken a step with it."""
     promise: tuple[int, int] | None = None
-    """Of a newcomer: the rank and size that it was promised."""
+    """Reserved rank of a joining worker, and the group's size."""
     early: bool = False
-    """It joined by a collective before `elastic.run`, and has not come there yet."""
+    """True if the worker joined by a collective before `elastic.run`, and has not come to `elastic.run` yet."""
 
     @property
     def waits(self) -> bool:
-        """It is at a rendezvous."""
+        """True while the worker is at a rendezvous."""
         return self.place in WAITING
 
     @property
     def out(self) -> bool:
-        """It is through, or on its way out."""
+        """True if the worker has ended its cell, or is on its way out."""
         return self.place in OUT
 
     def move(self, cause: str) -> bool:
-        """Change its place by the table; whether this can happen where it is."""
+        """Change the worker's state by the table; return True if `cause` can happen in that state."""
         target = after(self.place, cause)
         self.place = target or self.place
         return target is not None
@@ -206,34 +206,34 @@ class _Worker:
 
 @dataclass
 class Membership:
-    """One attempt's process group. Every method tells what happened and returns what is to be done, in order."""
+    """One attempt's process group. Every method takes an event and returns the actions to do, in order."""
 
     min_slots: int = 1
     elastic: bool = False
-    """Whether the cell can regroup: hinted by its text at first, known once a worker waited at `run`."""
+    """True if the cell can regroup: hinted by its text at first, known once a worker waited at `run`."""
     resumable: bool = False
-    """A change ends all workers and forks them anew: the cell goes on from a checkpoint of its own."""
+    """True if a change ends all workers and forks them anew: the cell goes on from a checkpoint of its own."""
     kept: bool = False
-    """Nobody comes in, or takes the place of a worker that is gone: it had variables that no other has."""
+    """True if no worker may join or replace one that is gone: the lost worker had variables that no other has."""
     restarts: int = 0
     commanded: tuple[SlotId, ...] = ()
     """The slots of the scheduler's command."""
     wanted: tuple[SlotId, ...] = ()
-    """Those of them whose hosts are not lost."""
+    """The slots of `commanded` whose hosts are not lost."""
     generation: int = 0
     round: int = 0
     finishing: bool = False
-    """A worker has ended its cell: nobody is added any more."""
+    """True when a worker has ended its cell: no worker is added any more."""
     ended: bool = False
-    """Given up, or told to stop: nobody is added or called."""
+    """True when the attempt is given up, or was told to stop: no worker is added or called."""
     deaths: int = 0
-    """Since the last commit; of a resumable cell, those in a row that came soon after a restart."""
+    """Deaths since the last commit; for a resumable cell, deaths in a row that came soon after a restart."""
     _age: int = 0
     """Ticks since the workers were last forked anew."""
     alone: bool = True
-    """Nobody meets a newcomer's collectives before `elastic.run`."""
+    """True if no member meets a joining worker's collectives before `elastic.run`."""
     _unmet: bool = False
-    """That was seen, and not only concluded from there being no callbacks."""
+    """True if that was observed, and not only concluded from the lack of callbacks."""
     _entered: bool = False
     _workers: dict[str, _Worker] = field(default_factory=dict)
     _born: int = 0
@@ -241,11 +241,11 @@ class Membership:
     _broken: int | None = None
     """Ticks since a member of the present round died, or came back to the rendezvous, before all had joined."""
     _first_done: str = ""
-    """The first member of the present round that is through with its cell."""
+    """The first member of the present round that has ended its cell."""
     _member_died: bool = False
-    """A member of the present round has died: the others may come back to the rendezvous for that."""
+    """True if a member of the present round has died: the others may come back to the rendezvous for that."""
     _left_behind_ticks: int = 0
-    """Ticks since a member came back to the rendezvous and no reason is known but that another is through."""
+    """Ticks since a member came back to the rendezvous with no known reason but another member's end."""
     _settled: int = 0
     """The last round that all its members have joined."""
     _reported: int = 0
@@ -254,16 +254,16 @@ class Membership:
     _lost: frozenset[SlotId] = frozenset()
     """Slots whose hosts are lost."""
     _refused: frozenset[SlotId] = frozenset()
-    """Slots that stay empty because a newcomer has failed."""
+    """Slots that stay empty because a joining worker has failed."""
     _misses: int = 0
-    """Newcomers that were killed, and groups with some that ended, in a row without a step."""
+    """Joining workers that were killed, and groups with such that ended, in a row without a step."""
 
     # what happened
 
     def want(self, generation: int, slots: Iterable[SlotId], *, anew: bool = False) -> list[Action]:
-        """Take the scheduler's command: exactly these slots. An older command than the present one changes nothing.
+        """Take the scheduler's command: exactly these slots. A command older than the present one changes nothing.
 
-        `anew`: the workers of a resumable cell are started anew even if the slots are the same.
+        With `anew` the workers of a resumable cell are started anew even if the slots are the same.
         """
         if self.ended or generation < self.generation:
             return []
@@ -276,12 +276,12 @@ class Membership:
         return [*(Release(slot) for slot in sorted(idle)), *self._want(planned=True, anew=anew)]
 
     def lost(self, slots: Iterable[SlotId]) -> list[Action]:
-        """The host of these slots is lost: nobody is started there, and its workers are as good as gone."""
+        """Record that the host of these slots is lost: no worker is started there, and its workers count as gone."""
         self._lost |= set(slots)
         return self._want(planned=False)
 
     def back(self, slots: Iterable[SlotId]) -> list[Action]:
-        """These slots can have workers again, and nothing of the old ones lives there."""
+        """Record that these slots can have workers again, and that no old worker lives there."""
         self._lost -= set(slots)
         return self._want(planned=True)
 
@@ -295,7 +295,7 @@ class Membership:
         return [*(self._restart(planned=planned) if changed else []), *self._decide()]
 
     def ready(self, name: str, point: RendezvousPoint, *, has_state: bool = False, training: int = 0) -> list[Action]:
-        """A worker waits for its group."""
+        """Record that a worker waits for its group."""
         worker = self._workers.get(name)
         if worker is None or not worker.move(f"Ready {point}"):
             return []
@@ -308,7 +308,7 @@ class Membership:
         return self._decide()
 
     def entered(self, name: str, *, callbacks: bool = False, training: int = 0) -> list[Action]:
-        """A worker runs `elastic.run`: the cell can regroup. `callbacks`: its state has some for a reset."""
+        """Record that a worker runs `elastic.run`: the cell can regroup. `callbacks`: its state has reset callbacks."""
         worker = self._workers.get(name)
         if worker is None:
             return []
@@ -318,7 +318,7 @@ class Membership:
         return self._decide()
 
     def unmet(self, name: str) -> list[Action]:
-        """A member's callbacks are through without a collective: those who joined by one wait for it in vain."""
+        """Record that a member's callbacks made no collective: workers that joined by one wait for it in vain."""
         worker = self._workers.get(name)
         if worker is None or worker.round != self.round:
             return []
@@ -326,14 +326,14 @@ class Membership:
         return [*(Kill(w.name) for w in self._members() if w.early), *self._decide()]
 
     def joined(self, name: str, round_: int) -> list[Action]:
-        """A worker came out of `hvd.init()` of that round."""
+        """Record that a worker came out of `hvd.init()` of that round."""
         worker = self._workers.get(name)
         if worker is None or worker.round != round_ or not worker.move("Joined"):
             return []
         return self._decide()
 
     def done(self, name: str) -> list[Action]:
-        """A worker's cell has come to its end."""
+        """Record that a worker's cell has ended."""
         worker = self._workers.get(name)
         if worker is None or not worker.move("Done"):
             return []
@@ -343,20 +343,20 @@ class Membership:
         return self._decide()
 
     def took_part(self, name: str) -> None:
-        """A newcomer has taken a step with the others."""
+        """Record that a joining worker has taken a step with the others."""
         if (worker := self._workers.get(name)) is not None:
             worker.new = False
             self._misses = 0
 
     def failed(self, name: str) -> list[Action]:
-        """A worker's cell has failed; nothing follows where that is the attempt's own failure."""
+        """Record that a worker's cell has failed; returns no action if that is the attempt's own failure."""
         worker = self._workers.get(name)
         if worker is None or not worker.new or worker.out:
             return []
         return [Kill(name)] if worker.slot in self._refused else self._refuse(worker)
 
     def gone(self, name: str, *, by_itself: bool = False) -> list[Action]:
-        """A worker's process is gone, whatever the reason; `by_itself`: nobody has killed it."""
+        """Record that a worker's process is gone, for any reason; `by_itself`: it was not killed."""
         worker = self._workers.pop(name, None)
         if worker is None:
             return []
@@ -387,16 +387,16 @@ class Membership:
         return self._decide()
 
     def committed(self) -> None:
-        """The training has got somewhere."""
+        """Record that the training made progress."""
         self.deaths = 0
 
     def end(self) -> list[Action]:
-        """Nobody is added or called any more; slots are released as their processes go."""
+        """Add and call no worker any more; slots are released as their processes go."""
         self.ended = True
         return self._decide()
 
     def tick(self) -> list[Action]:
-        """A moment has passed (the shell says which): calls that were not answered are repeated."""
+        """Record a tick (the caller sets its length): repeat calls that were not answered."""
         self._called.clear()
         self._age += 1
         if self._left_behind():
@@ -414,27 +414,27 @@ class Membership:
 
     @property
     def replaces(self) -> bool:
-        """Whether the others go on when a worker is gone."""
+        """True if the others go on when a worker is gone."""
         return self.elastic and not self.kept
 
     @property
     def lost_slots(self) -> frozenset[SlotId]:
-        """Those whose hosts are lost, commanded or not: whoever is commanded to one later is not started there."""
+        """Slots whose hosts are lost, commanded or not: a later command starts no worker there."""
         return self._lost
 
     @property
     def regroups(self) -> bool:
-        """Whether the cell has come to `elastic.run`: from then on it can regroup."""
+        """True if the cell has come to `elastic.run`: from then on it can regroup."""
         return self._entered
 
     @property
     def over(self) -> bool:
-        """No worker lives and none is to come."""
+        """True when no worker lives and none will come."""
         return not self._workers and (self.ended or self.finishing or not self.commanded)
 
     @property
     def forms(self) -> bool:
-        """Whether a group forms, which not all its members have joined."""
+        """True while a group forms: not all its members have joined."""
         return any(worker.place == Place.JOINING for worker in self._workers.values())
 
     @property
@@ -443,17 +443,17 @@ class Membership:
         return tuple(self._workers)
 
     def needs(self, name: str) -> bool:
-        """Whether this worker is to go on: its end would be a death."""
+        """Return True if this worker is to go on: its end would be a death."""
         worker = self._workers.get(name)
         return worker is not None and not worker.out and not self.ended
 
     def removed(self, name: str) -> bool:
-        """Whether this worker was asked to leave, or ended because nobody wants it."""
+        """Return True if this worker was asked to leave, or ended because it is not wanted."""
         worker = self._workers.get(name)
         return worker is not None and worker.place == Place.LEAVING
 
     def stands(self, name: str) -> bool:
-        """Whether this worker has joined the present round and has not come back to the rendezvous."""
+        """Return True if this worker has joined the present round and has not come back to the rendezvous."""
         worker = self._workers.get(name)
         return worker is not None and worker.round == self.round and worker.place == Place.JOINED
 
@@ -471,7 +471,7 @@ class Membership:
         return [Restart(tuple(w.name for w in staying), planned)]
 
     def _members(self) -> list[_Worker]:
-        """Living members of the present round, except those that are through or on their way out."""
+        """Return the living members of the present round that have not ended their cell and are not on the way out."""
         if not self.round:
             return []
         return [w for w in self._workers.values() if w.round == self.round and not w.out]
@@ -492,7 +492,7 @@ class Membership:
         return actions
 
     def _settle(self) -> list[Action]:
-        """The group stands: report it once for each round, and once for each command that it fulfils."""
+        """Report a complete group once for each round, and once for each command that the group fulfils."""
         members = [w for w in self._workers.values() if w.round == self.round and w.place != Place.LEAVING]
         if not self.round or not members or any(w.waits or w.place == Place.JOINING for w in members):
             return []
@@ -526,7 +526,7 @@ class Membership:
         return actions
 
     def _refuse(self, worker: _Worker) -> list[Action]:
-        """Go on without this newcomer and all others, whose promises would be broken; nothing if too few are left."""
+        """Go on without this and all other joining workers, whose ranks would be wrong; do nothing if too few are left."""
         others = [w for w in self._members() if not w.new and w.slot in self.wanted]  # who is to leave goes on nowhere
         enough = len(others) >= max(1, min(self.min_slots, len(self.commanded)))
         if not (enough and self.replaces) or self.ended or self.finishing:
@@ -536,30 +536,30 @@ class Membership:
         return [Drop(worker.name, tuple(sorted(self._refused))), *self._want(planned=False)]
 
     def _missed(self, worker: _Worker, times: int = 1) -> list[Action]:
-        """A newcomer is gone, or a group with it has ended, before a step: after a few tries it is refused."""
+        """Count a joining worker that is gone, or whose group has ended, before a step; refuse it after a few tries."""
         self._misses += times * worker.new
         return self._refuse(worker) if worker.new and self._misses >= TRIES else []
 
     def _kept(self) -> list[_Worker]:
-        """Members that are to stay."""
+        """Return the members that are to stay."""
         return [w for w in self._members() if w.slot in self.wanted or self.finishing]
 
     def _promise(self) -> tuple[int, int]:
-        """A newcomer's place in the group in which all that is wanted has come together; members can be renumbered."""
+        """Reserve a joining worker's rank in the group of all wanted workers; members can be renumbered."""
         taken = {w.promise[0] for w in self._newcomers() if w.promise is not None and w.place != Place.LEAVING}
         return next(rank for rank in itertools.count(len(self._kept())) if rank not in taken), len(self.wanted)
 
     def _holds(self, worker: _Worker) -> bool:
-        """Whether a newcomer's promise can still be kept: rank 0 is for who holds state."""
+        """Return True if a joining worker's reserved rank is still right: rank 0 is for a holder of state."""
         if worker.promise is None:
             return True
         rank, size = worker.promise
         return size == len(self.wanted) and (rank > 0 or not self._kept())
 
     def _dismiss(self) -> list[Action]:
-        """Who never was a member and is not wanted goes at once; and all who did not make it before the end.
+        """Send away workers that never were members and are not wanted, and all that did not join before the end.
 
-        So does one whose promise is broken: `_fork` gives its slot another when it is gone.
+        A worker whose reserved rank is wrong goes too: `_fork` gives its slot another when it is gone.
         """
         actions: list[Action] = []
         for worker in self._newcomers():
@@ -573,7 +573,7 @@ class Membership:
         return actions
 
     def _privates(self) -> list[Action]:
-        """Once the cell runs `elastic.run`, nobody is let in by `hvd.init()`: members would wait for what follows."""
+        """Keep workers out of `hvd.init()` once the cell runs `elastic.run`: members would wait for what follows."""
         if not self._entered or self.finishing:
             return []
         actions: list[Action] = []
@@ -587,7 +587,7 @@ class Membership:
         return actions
 
     def _next(self) -> list[_Worker]:
-        """Who would be in a round that starts now; newcomers that hold promises only all together."""
+        """Return the members of a round that would start now; workers with reserved ranks come only all together."""
         kept = self._kept()
         coming = kept + [w for w in self._newcomers() if w.waits and w.slot in self.wanted]
         return coming if not self._entered or len(coming) == len(self.wanted) else kept
@@ -626,7 +626,7 @@ class Membership:
         return [*actions, Go(self.round, self.generation, names, restore, collective=early)]
 
     def _left_behind(self) -> bool:
-        """Whether a group broke because a member is through with its cell: no death is known that broke it."""
+        """Return True if a group broke because a member has ended its cell: no known death explains it."""
         return bool(self._first_done) and not self._member_died and any(w.waits for w in self._members())
 
     def _remove(self, workers: list[_Worker], *, keep: bool) -> list[Action]:
@@ -649,7 +649,7 @@ class Membership:
         return [Update(w.name) for w in called]
 
     def _release(self) -> list[Action]:
-        """Slots that had a worker and have none, and won't get one."""
+        """Release the slots that had a worker, have none and won't get one."""
         now = frozenset(w.slot for w in self._workers.values())
         if self.resumable and not (self.ended or self.finishing):
             now |= self._held & set(self.wanted)
@@ -661,12 +661,12 @@ class Membership:
 
 
 def _seniority(worker: _Worker) -> tuple[bool, int]:
-    """Those that hold state first, then the oldest."""
+    """Sort key: holders of state first, then the oldest."""
     return (not worker.has_state, worker.age)
 
 
 def _in_order(coming: list[_Worker]) -> list[_Worker]:
-    """The members of a round by rank: promises are kept, the other ranks go by seniority."""
+    """Return the members of a round by rank: reserved ranks are kept, the other ranks go by seniority."""
     promised = {w.promise[0]: w for w in coming if w.promise is not None}
     others = iter(sorted((w for w in coming if w.promise is None), key=_seniority))
     return [promised.get(rank) or next(others) for rank in range(len(coming))]

@@ -1,8 +1,8 @@
-"""The driver's end of a hand on another host: workers there that look like workers here.
+"""The driver's connection to a host agent on another host: its workers look like local ones.
 
-A host is reached by a command whose stdin and stdout are the hand's. Its start is an exec, its death the end of the
-stream or silence, its end the end of stdin. What the workers there print, show and give is written into the job's
-folder here, as if they had done it. Nothing that comes from there is unpickled.
+A command reaches the host: its stdin and stdout are the host agent's. Starting the host agent is an exec; the end of
+the stream, or silence, is its death; the end of stdin ends it. The workers' output, displays and results are written
+into the job's folder here, as if local workers had done it. Nothing that comes from there is unpickled.
 """
 
 from __future__ import annotations
@@ -46,41 +46,41 @@ from jupyter_elastic.protocol.hand import FROM_HAND, MAGIC, MAX_BEFORE, PIECE, T
 from jupyter_elastic.types.errors import EngineError, ProtocolError
 
 ASK_S = 20.0
-"""How long it may take to answer a question."""
+"""Seconds that the host agent may take to answer a request."""
 BEGIN_S = START_S + ASK_S
-"""How long until a worker lives there: frameworks may have to be imported first."""
+"""Seconds until a worker must live there: frameworks may have to be imported first."""
 END_S = 10.0
-"""How long the command may take to end once its stdin is closed."""
+"""Seconds that the command may take to end once its stdin is closed."""
 KEPT_BYTES = 500
-"""So much of what comes instead of a hand is quoted."""
+"""Maximum number of bytes of unexpected output that are quoted in an error."""
 LAST_WORDS_S = 0.5
-"""How long it is waited for what the command says to stderr, when it has ended without a hand's word."""
+"""Seconds to wait for the command's stderr, when the command has ended without a host agent's answer."""
 KEPT_LINES = 5
-"""So many lines of what the command says to stderr are kept for an error."""
+"""Maximum number of lines of the command's stderr that are kept for an error."""
 
 log = logging.getLogger(__name__)
 
 
 class Setting(Struct, frozen=True, kw_only=True):
-    """What an attempt's workers are, wherever they run."""
+    """The properties of an attempt's workers, the same on every host."""
 
     folder: Path
-    """The job's."""
+    """The job's folder."""
     python: str
     environment: Mapping[str, str]
     frameworks: tuple[str, ...]
     warm: bool
     workdir: str = ""
     copied: str = ""
-    """SHA-256 of the tar of `workdir` in the job's folder, where hosts get a copy; empty: the folder must be there."""
+    """SHA-256 of the tar of `workdir` in the job's folder, which hosts get a copy of; empty: the folder must be there."""
     libraries: tuple[str, ...] = ()
-    """What groups are made with: the same versions must be there as here."""
+    """Libraries that make groups: their versions must be the same there as here."""
     fence_s: float = messages.FENCE_S
     lost_s: float = messages.LOST_S
 
     @classmethod
     def to_visit(cls, python: str) -> Setting:
-        """No attempt's: only to see whether somebody answers."""
+        """Return a setting without an attempt: only to see if a host agent answers."""
         return cls(folder=Path(), python=python, environment={}, frameworks=(), warm=False)
 
 
@@ -88,10 +88,10 @@ class ValueStore(Protocol):
     """A group's store that can have copies on other hosts."""
 
     followers: dict[object, Callable[[str, bytes | None], None]]
-    """Who is told of each change."""
+    """Callbacks that receive each change."""
 
     def values(self) -> dict[str, bytes]:
-        """What it holds now."""
+        """Return the store's present values."""
         ...
 
     def put(self, key: str, value: bytes | None, *, by: object) -> bool:
@@ -113,44 +113,44 @@ class RemoteWorker:
 
     @property
     def is_cleared(self) -> bool:
-        """Whether its hand says that nothing is left of it."""
+        """True when the host agent has reported that nothing is left of the worker."""
         return self._cleared.is_set()
 
     def send(self, number: int) -> None:
-        """Signal it."""
+        """Send the worker a signal."""
         self._hand.say(messages.Signal(self._channel, number))
 
     def stopped(self) -> bool:
-        """Not known here."""
+        """Return False: signals that stopped the worker are not known here."""
         return False
 
     async def gone(self) -> None:
-        """Come back when it has ended, or its host is lost."""
+        """Return when the worker has ended, or its host is lost."""
         await self._gone.wait()
 
     async def ended(self) -> int | None:
-        """`gone`, with its exit code."""
+        """Wait like `gone`; return the exit code."""
         await self._gone.wait()
         return self._code
 
     async def clear(self) -> None:
-        """Come back when its hand says that nothing is left of it, or can't be alive to say it."""
+        """Return when the host agent reports that nothing is left of the worker, or can't be alive to report it."""
         await self._cleared.wait()
 
     def exited(self, code: int | None, *, cleared: bool) -> None:
-        """It has ended."""
+        """Record that the worker has ended."""
         self._code = code
         self._gone.set()
         if cleared:
             self._cleared.set()
 
     def cleared(self) -> None:
-        """Nothing is left of it."""
+        """Record that nothing is left of the worker."""
         self._cleared.set()
 
 
 class _Stream:
-    """What comes from the hand on one channel, kept until there is somebody to write it to."""
+    """The data that come from the host agent on one channel, kept until a writer is attached."""
 
     def __init__(self, writer: asyncio.StreamWriter | None = None) -> None:
         self._writer = writer
@@ -178,19 +178,19 @@ class _Stream:
 
 
 class RemoteHand:
-    """One attempt's hold on one host. `on_lost` is called once, when the host is lost; never before it was open."""
+    """One attempt's connection to one host. `on_lost` is called once, when the host is lost, but never before `open`."""
 
     def __init__(self, host: HostAddress, setting: Setting, on_lost: Callable[[RemoteHand], None]) -> None:
         self.host = host
         self.lost = ""
-        """Why it is; empty while it isn't."""
+        """Reason why the host is lost; empty while it isn't."""
         self.hello: messages.Hello
         self.address = ""
-        """By which workers on other hosts reach those on this one."""
+        """Address by which workers on other hosts reach those on this one."""
         self.silent_since = 0.0
-        """When it was last heard, by `time.monotonic()`."""
+        """Time of the last message from the host, by `time.monotonic()`."""
         self.use = messages.Use(())
-        """What the workers there used last."""
+        """The last reported resource use of the workers there."""
         self._setting = setting
         self._on_lost = on_lost
         self._output = _Output(setting.folder)
@@ -198,7 +198,7 @@ class RemoteHand:
         self._child: asyncio.subprocess.Process
         self._known: processes.ProcessId | None = None
         self._runs = False
-        """The command was started."""
+        """True when the command was started."""
         self._opening: asyncio.Task[None] | None = None
         self._is_open = False
         self._wants_folder = False
@@ -216,11 +216,11 @@ class RemoteHand:
 
     @property
     def name(self) -> str:
-        """The host's."""
+        """The host's name."""
         return self.host.name
 
     async def open(self) -> None:
-        """Reach the host, if that has not been done. EngineError when nobody answers there, or cannot take part."""
+        """Connect to the host, once. EngineError when no host agent answers, or the host cannot take part."""
         if self.lost:
             raise EngineError(f"host {self.name} is lost: {self.lost}")
         if self._opening is None:
@@ -228,13 +228,13 @@ class RemoteHand:
         await asyncio.shield(self._opening)
 
     async def visit(self) -> messages.Hello:
-        """Only ask who is there, until `close`. EngineError when nobody answers, or what is installed does not fit."""
+        """Greet the host agent only, until `close`. EngineError when none answers, or its packages do not fit."""
         await self._call(self._greet)
         self._listen_on()
         return self.hello
 
     async def start(self, first: bytes) -> tuple[RemoteWorker, socket.socket]:
-        """A worker there, and this process's end of its connection."""
+        """Start a worker there; return it and this process's end of its connection."""
         await self.open()
         channel = next(self._channels)
         worker = self._workers[channel] = RemoteWorker(self, channel)
@@ -256,13 +256,13 @@ class RemoteHand:
         return worker, ours
 
     async def forward(self, path: str) -> str:
-        """Let the workers there reach a UNIX socket of this host; the path by which they find it."""
+        """Let the workers there reach a UNIX socket of this host; return the path by which they find it."""
         await self.open()
         number = next(self._numbers)
         return str((await self._store(number, path, messages.Forward(number))).path)
 
     async def copy_store(self, store: ValueStore) -> int:
-        """Let the workers there find a copy of this store, in which each value soon is; its port on their loopback."""
+        """Give the workers there a copy of this store, which soon has each value; return its port on their loopback."""
         await self.open()
         number = next(self._numbers)
         store.followers[self] = lambda key, value: self.say(messages.StoreValue(number, key, value))
@@ -277,13 +277,13 @@ class RemoteHand:
         return answer
 
     async def reaches(self, address: str, port: int, token: bytes) -> str:
-        """Why a connection from there to this address can't be made; empty: it can."""
+        """Return why a connection from there to this address can't be made; empty if it can."""
         number = next(self._numbers)
         answer = await self._ask(messages.Dial(number, address, port, token), messages.Dialled, number)
         return str(answer.problem)
 
     async def listen(self) -> tuple[int, bytes]:
-        """Have it wait, at its data address, for somebody who knows the token; the port and the token."""
+        """Have the host agent wait, at its data address, for a peer that knows the token; return port and token."""
         number, token = next(self._numbers), secrets.token_bytes(32)
         answer = await self._ask(messages.Listen(number, self.address, token), messages.Listening, number)
         if answer.problem:
@@ -291,7 +291,7 @@ class RemoteHand:
         return answer.port, token
 
     async def reserve(self, count: int) -> tuple[int, ...]:
-        """Ports for servers of the workers there; those of the call before are let go. EngineError."""
+        """Reserve ports for servers of the workers there; the ports of the call before are released. EngineError."""
         await self.open()
         number = next(self._numbers)
         answer = await self._ask(messages.Reserve(number, count), messages.Reserved, number)
@@ -318,7 +318,7 @@ class RemoteHand:
                 path.unlink()
 
     async def put_commit(self) -> None:
-        """Give it the newest commit of this host, for a worker there that begins with it."""
+        """Send the newest commit of this host, for a worker there that begins with it."""
         await self.open()
         blob = self._commits.load()
         if blob is not None:
@@ -331,11 +331,11 @@ class RemoteHand:
                 self._child.stdin.write(TO_HAND.encode(message))
 
     def close(self) -> None:
-        """Let go of the host: the hand ends what runs there."""
+        """Close the connection: the host agent ends all that runs there."""
         self._lose("it is not needed any more", tell=False)
 
     async def close_and_wait(self) -> bool:
-        """`close`, and wait for the hand's end; whether it ended by itself, with all that it had started."""
+        """`close`, and wait for the host agent's end; return True if it ended by itself, with all its children."""
         self.close()
         if self._runs:
             await self._ended()
@@ -360,7 +360,7 @@ class RemoteHand:
         self._spawn(self._beat())
 
     async def _call(self, speak: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run the command, and speak with whoever answers."""
+        """Run the command, and speak with the host agent that answers."""
         argv = command(self.host, self._setting.python, paths.runtime_dir())
         try:
             self._child = await asyncio.create_subprocess_exec(
@@ -427,7 +427,7 @@ class RemoteHand:
         self._wants_folder = answer.wants_folder
 
     async def _skip_to_magic(self, reader: asyncio.StreamReader) -> str:
-        """What came before it. EngineError when it does not come."""
+        """Return the output before `MAGIC`. EngineError when `MAGIC` does not come."""
         try:
             return (await reader.readuntil(MAGIC))[: -len(MAGIC)].decode(errors="replace")
         except asyncio.IncompleteReadError as ended:
@@ -458,14 +458,14 @@ class RemoteHand:
                 log.info("host %s: %s", self.name, text)
 
     async def _drain(self) -> None:
-        """Read what nobody wants, so that the pipe is closed."""
+        """Read unwanted output, so that the pipe is closed."""
         assert self._child.stdout is not None
         with contextlib.suppress(OSError):
             while await self._child.stdout.read(PIECE):
                 pass
 
     async def _ended(self) -> None:
-        """Come back when the command has ended.
+        """Return when the command has ended.
 
         Python 3.11's `wait` also waits until nobody holds the command's pipes, as what ssh leaves behind may do.
         """
@@ -616,7 +616,7 @@ class RemoteHand:
                 self._lose(f"silent for {self._setting.lost_s:g} s", silent=True)
 
     def _lose(self, why: str, *, tell: bool = True, silent: bool = False) -> None:
-        """For this attempt its workers are gone; the hand ends them, now or after its fence."""
+        """Count the host's workers as gone; the host agent ends them, now or after its heartbeat timeout."""
         if self.lost:
             return
         self.lost = why
@@ -640,7 +640,7 @@ class RemoteHand:
             self._on_lost(self)
 
     async def _end_command(self, patience_s: float) -> None:
-        """Close its stdin, by which the hand ends; what does not end then is killed."""
+        """Close the command's stdin, which ends the host agent; kill the command if it does not end."""
         if self._child.stdin is not None:
             self._child.stdin.close()
         with contextlib.suppress(TimeoutError):
@@ -663,18 +663,18 @@ class RemoteHand:
 
 
 class _Output:
-    """Writes what a host's workers print, show and give into the job's folder."""
+    """Writes the output, displays and results of a host's workers into the job's folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._bases: dict[str, int] = {}
-        """How much of a rank's stdout was there before that of this host, by the rank's folder."""
+        """Bytes of a rank's stdout that were there before this host's, by the rank's folder."""
         self._lines: dict[str, bytes] = {}
-        """The beginning of a display that is still to come."""
+        """The beginning of an incomplete display, by the rank's folder."""
         self._complained = False
 
     def add(self, path: str, data: bytes) -> None:
-        """More of a rank's file."""
+        """Append data to a rank's file."""
         rank, _, stream = path.partition("/")
         try:
             folder = self._folder / rank
@@ -692,7 +692,7 @@ class _Output:
             self._complained = True
 
     def add_result(self, rank: int, data: bytes, *, last: bool) -> None:
-        """More of the values that a rank gives."""
+        """Append data to a rank's result."""
         folder = self._folder / "results"
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -705,7 +705,7 @@ class _Output:
             log.warning("the results of rank %d can't be written: %s", rank, problem)
 
     def _moved(self, rank: str, data: bytes) -> bytes:
-        """Whole lines of displays, with their places in the text that is here."""
+        """Return the complete lines of displays, with their positions in the text that is here."""
         *lines, rest = (self._lines.get(rank, b"") + data).split(b"\n")
         self._lines[rank] = rest if len(rest) <= 2 * displays.MAX_BYTES else b""
         found = []
@@ -718,7 +718,7 @@ class _Output:
 
 
 def installed(names: Iterable[str]) -> dict[str, str]:
-    """The versions of those of these that are installed here. May take 10 ms."""
+    """Return the versions of those named frameworks that are installed here. May take 10 ms."""
     found = {}
     for name in set(names) & set(messages.FRAMEWORKS):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -731,7 +731,7 @@ def _minor(version: str) -> str:
 
 
 def check(host: str, hello: messages.Hello, versions: Mapping[str, str]) -> None:
-    """EngineError when what is installed there can't train with what is installed here."""
+    """Raise EngineError when what is installed there can't train with what is installed here."""
     python = platform.python_version()
     pairs = [("jupyter-elastic", hello.package, __version__), ("Python", _minor(hello.python), _minor(python))]
     pairs += [(name, hello.frameworks.get(name, "missing"), version) for name, version in versions.items()]
