@@ -1,1 +1,1 @@
-"""THE USER'S AGENT: carries out the daemon's orders. Nothing here knows policies: others decide which slots."""
+"""THE USER'S AGENT: carries out the daemon's orders. Nothing here knows policies: the daemon decides about slots."""

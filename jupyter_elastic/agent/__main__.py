@@ -85,7 +85,7 @@ class _PrivateLog(logging.handlers.RotatingFileHandler):
 
 
 def _log(log_format: logs.Format | None, *, foreground: bool) -> Callable[[logs.Format], None]:
-    """Log; returned is what is to be called with the form of the pool's log, for an agent that was told none."""
+    """Set up the log; return a function to call with the pool's log format, for an agent without `log_format`."""
     path = paths.state_dir() / "agent.log"
     handlers: list[logging.Handler] = [_PrivateLog(path, maxBytes=LOG_BYTES, backupCount=1)]
     if foreground:
@@ -97,7 +97,7 @@ def _log(log_format: logs.Format | None, *, foreground: bool) -> Callable[[logs.
 
 
 async def _until_signal(agent_runs: Coroutine[None, None, None]) -> None:
-    """Run the agent until TERM or INT, which end it and never its jobs."""
+    """Run the agent until SIGTERM or SIGINT, which end the agent and never its jobs."""
     work = asyncio.ensure_future(agent_runs)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, work.cancel)

@@ -1,7 +1,7 @@
-"""The user's agent: handles the daemon's orders as that user, and adopts what still runs after its own restart.
+"""Runs the user's agent: handles the daemon's orders as that user, and adopts running attempts after its own restart.
 
-One per user and pool, held by a lock. Knows the client, attempts and forkservers; must not know policies or the
-daemon's state. It can be killed at any time: drivers go on, the next agent adopts them.
+Each user has one agent per pool, held by a lock. Knows the client, attempts and forkservers; must not know policies or
+the daemon's state. An agent can be killed at any time: its drivers go on, the next agent adopts them.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ from jupyter_elastic.types import AnyEffect, AttemptOrder, ExitReported, Launch,
 from jupyter_elastic.types.errors import ElasticError, NotAllowed, ProtocolError
 
 DAEMON_GONE_S = 600.0
-"""With nothing running, the agent ends when no daemon has answered for so long."""
+"""Seconds without an answer from the daemon after which an agent with nothing running ends."""
 IDLE_S = 900.0
-"""With nothing to do, and no process of its user there that may need it, the agent ends after so long."""
+"""Seconds with nothing to do, and no process of its user that may need it, after which the agent ends."""
 PING_S = 10.0
-"""How often it renews its leases, and so asks whether the daemon answers."""
+"""Maximum seconds between renewals of the leases, which also tell whether the daemon answers."""
 REMOVE_CAPTURES_S = 600.0
-"""How often captures of ended jobs are removed."""
+"""Seconds between removals of the captures of ended jobs."""
 HOSTS_S = 5.0
-"""How often it is looked whether the queue needs hosts that come on demand."""
+"""Seconds between checks whether the queue needs hosts on demand."""
 NOTES_S = 0.5
-"""How often it is looked whether drivers have noted that a host can't be reached, or can again."""
+"""Seconds between reads of the drivers' notes about hosts that can't be reached, or can again."""
 NEEDED_S = 5.0
-"""How long the daemon may take to say whether a job of the user waits."""
+"""Timeout in seconds of the request whether a job of the user waits."""
 MOST_UNFINISHED = 500
-"""The daemon may leave some out of a longer list: then nothing is removed."""
+"""Limit of the list of unfinished jobs. The daemon may have cut a list of this length: then nothing is removed."""
 
 log = logging.getLogger(__name__)
 
@@ -71,11 +71,10 @@ class _Leave(Exception):
 
 
 class Agent:
-    """Handles the daemon's orders for one user. `monotonic` and `sleep` are the clock.
+    """The handler of the daemon's orders for one user. `monotonic` and `sleep` are the clock.
 
-    `log_as` is called with the form of the daemon's log.
-
-    Once it leaves because nobody needs it, it holds `clients`; its process must do so until another agent can start.
+    `log_as` is called with the format of the daemon's log. An agent that leaves because nobody needs it holds the lock
+    `clients`; its process must keep that lock until another agent can start.
     """
 
     def __init__(
@@ -95,29 +94,29 @@ class Agent:
         self._leave_after_s = leave_after_s
         self._idle_s = idle_s
         self._used = monotonic()
-        """When something last ran."""
+        """Time at which an attempt or session last ran."""
         self._ping_s = ping_s
         self._log_as = log_as
         self._monotonic = monotonic
         self._sleep = sleep
         self._attempts: dict[tuple[int, int], Attempt] = {}
         self._pinned: dict[tuple[int, int], tuple[PinnedSession, asyncio.Task[None]]] = {}
-        """By the ended attempt whose session keeps slots."""
+        """Retentions of slots by sessions, by the ended attempt."""
         self._drivers = DriverLauncher()
         self._allocator = Allocator(client.ask)
         self._refusal = ""
         self._hosts_told: object = None
-        """Which hosts have failed, as the daemon was told last."""
+        """Failed hosts as last reported to the daemon."""
         self._term_s = 0.0
-        """Of the leases that the daemon gives now."""
+        """Term in seconds of the leases that the daemon gives now."""
 
     @property
     def owner(self) -> str:
-        """This user, as the daemon names it; a UNIX id need not have a name here."""
+        """The user's name as the daemon gives it; a UNIX id need not have a name on this host."""
         return self.client.welcome.user if self.client.welcome is not None else ""
 
     def _about(self, job: int | None = None, attempt: int | None = None) -> dict[str, Any]:
-        """What a line of the log is about."""
+        """Return the log record's fields: user, job and attempt."""
         return {"user": self.owner, "job": job, "attempt": attempt}
 
     async def run(self) -> None:
@@ -136,7 +135,7 @@ class Agent:
             parents.send_away(parents.found(paths.runtime_dir()))
 
     def adopt(self) -> None:
-        """Take over every attempt whose driver was started and whose end is not written."""
+        """Take over every attempt whose driver was started and whose end is not recorded."""
         for folder in attempts(paths.jobs_dir()):
             if folder.exit() is None and (record := folder.record()) is not None:
                 key = (record.job, record.attempt)
@@ -144,7 +143,7 @@ class Agent:
                 self._begin(*key, folder)
 
     def handle(self, effect: AnyEffect) -> None:
-        """Handle an order; every order may come more than once, also when the attempt is over: its end is repeated."""
+        """Handle an order. Any order may come repeatedly, also after the attempt's end: that end is then repeated."""
         key = (effect.job, effect.attempt)
         if isinstance(effect, WatchPinned):
             self._watch_pinned(effect)
@@ -175,7 +174,7 @@ class Agent:
             log.exception("the session %s", order.session, extra=self._about(order.job, order.attempt))
 
     def _hand_on(self, launch: Launch) -> None:
-        """A session's next cell has the slots now that it had kept."""
+        """Stop watching the retained slots that the session's next cell has now."""
         for session, task in list(self._pinned.values()):
             if session.order.session == launch.spec.session and set(session.order.slots) <= set(launch.slots):
                 task.cancel()
@@ -199,7 +198,7 @@ class Agent:
             self._attempts.pop(key, None)
 
     def _find(self, job: int, number: int) -> AttemptFolder | None:
-        """The folder of an attempt that only its order names."""
+        """Find the folder of an attempt of which only the order's job and number are known."""
         for folder in attempts(paths.jobs_dir()):
             if folder.path.name == f"attempt.{number}":
                 launch = folder.order()
@@ -208,7 +207,7 @@ class Agent:
         return None
 
     async def _warm(self) -> None:
-        """Have the forkservers of this interpreter, of drivers and of workers without frameworks, run before a job."""
+        """Start this interpreter's forkservers, of drivers and of workers without frameworks, before a job comes."""
         for forkserver in (drivers.address(sys.executable), workers.address(sys.executable, os.environ, ())):
             try:
                 await asyncio.to_thread(forkserver.warm_up)
@@ -229,7 +228,7 @@ class Agent:
                 log.exception("order %s", effect, extra=self._about(effect.job, effect.attempt))
 
     async def _watch_daemon(self) -> NoReturn:
-        """Renew the leases again and again; raise `_Leave` when nobody needs this agent any more."""
+        """Renew the leases repeatedly; raise `_Leave` when nobody needs this agent any more."""
         answered = self._monotonic()
         removed_at = -REMOVE_CAPTURES_S
         while True:
@@ -252,12 +251,12 @@ class Agent:
             await self._sleep(self._pause_s())  # by the term that it has been told now
 
     def _pause_s(self) -> float:
-        """Until the next renewal: at most a third of the shortest term."""
+        """Seconds until the next renewal: at most a third of the shortest lease term."""
         terms = (self._term_s, *(attempt.lease_s for attempt in self._attempts.values()))
         return min([self._ping_s, self._idle_s, *(term_s / 3 for term_s in terms if term_s)])
 
     async def _renew_leases(self, timeout_s: float) -> None:
-        """Tell the daemon which attempts live, and end those that hold no slots any more."""
+        """Report the live attempts to the daemon, and end those that hold no slots any more."""
         attempts, asked = dict(self._attempts), self._monotonic()
         answer = await self.client.ask(RenewLeases(attempts=tuple(attempts)), timeout_s=timeout_s)
         renewed = expect(answer, LeasesRenewed)
@@ -275,9 +274,10 @@ class Agent:
                 attempt.forfeit()
 
     async def _leave_unless_needed(self) -> None:
-        """Raise `_Leave` when nothing ran for long, no job waits, and no process is there that may need this agent.
+        """Raise `_Leave` if nothing has run for `idle_s`, no job waits, and no process may need this agent.
 
-        Such processes share a lock (`client.services`). Who comes while we hold it alone waits until we are gone.
+        Such processes share a lock (`client.services`). A process that comes while the agent holds the lock exclusively
+        waits until the agent is gone.
         """
         if self._attempts or self._pinned or self._allocator.needed:
             self._used = self._monotonic()
@@ -293,7 +293,7 @@ class Agent:
         self._clients.release()
 
     async def _bring_hosts(self) -> None:
-        """Look after the hosts that come on demand, for ever; each fault is logged once."""
+        """Manage the hosts on demand, for ever; log each problem once."""
         said = ""
         while True:
             await asyncio.sleep(HOSTS_S)
@@ -309,7 +309,7 @@ class Agent:
                     log.warning("hosts on demand: %s", said, extra=self._about())
 
     async def _ask(self, ask: AnyAsk) -> Any:
-        """Ask for an attempt. Which host cost it is told before its end: else the next one could begin there too."""
+        """Send an attempt's request; report failed hosts before a lost end: the next attempt avoids them so."""
         if isinstance(ask, ReportArrived) and isinstance(ask.report, ExitReported) and ask.report.outcome == "lost":
             await self._tell_failed_hosts()
         return await self.client.ask(ask)
@@ -320,9 +320,9 @@ class Agent:
             await self._tell_failed_hosts()
 
     async def _tell_failed_hosts(self) -> None:
-        """Let a shared pool know which of its hosts this user can't reach: drivers note it in files.
+        """Report to a shared pool its hosts that this user can't reach, as drivers noted them in files.
 
-        It is said again to each connection: a daemon that has begun anew has forgotten it.
+        The report is repeated for each connection: a restarted daemon has forgotten it.
         """
         welcome = self.client.welcome
         if welcome is None or not welcome.shared:
@@ -336,7 +336,7 @@ class Agent:
             self._hosts_told = now
 
     async def _remove_captures(self) -> None:
-        """Remove captures of jobs that have long ended."""
+        """Remove the captures of ended jobs."""
         try:
             answer = await self.client.ask(ListJobs(owner=self.owner, limit=MOST_UNFINISHED))
             if not isinstance(answer, Jobs) or len(answer.jobs) >= MOST_UNFINISHED:
@@ -348,7 +348,7 @@ class Agent:
             log.warning("captures of jobs that are over could not be removed: %s", problem, extra=self._about())
 
     def _ask_to_be_accepted(self) -> None:
-        """While another agent is the user's: log that, and ask again, for that one may end."""
+        """If the daemon has another agent of this user, log that and introduce this agent again: the other may end."""
         if not self.client.refusal:
             return
         if self.client.refusal != self._refusal:
@@ -359,12 +359,12 @@ class Agent:
 
 
 def hello(*, take_over: bool) -> Hello:
-    """How this agent introduces itself to the daemon."""
+    """Return the message by which this agent introduces itself to the daemon."""
     return Hello(version=VERSION, role="agent", place=place.here(), alone=place.nobody_drives(), take_over=take_over)
 
 
 def _is_ours() -> bool:
-    """Whether the pool's folder still exists with this process as its agent."""
+    """Return whether the pool's folder still exists and names this process as its agent."""
     path = os.environ.get(paths.DIR_VARIABLE)
     if path and not Path(path).exists():
         return False
@@ -381,11 +381,11 @@ async def serve(
     arguments: tuple[str, ...],
     log_as: Callable[[Format], None],
 ) -> None:
-    """Run the agent; the caller holds its lock, and lets go of it before `clients`.
+    """Run the agent. The caller holds the agent's lock, and releases it before `clients`.
 
-    `take_over`: replace one elsewhere of which nothing runs any more. `arguments`: those of another one, which drivers
-    start when this one ends without removing its record (`paths.agent_file`). `log_as`: called with the form of the
-    daemon's log.
+    `take_over`: replace an agent in another container or on another host, whose drivers are all gone. `arguments`: for
+    the agent that drivers start when this one ends without removing its record (`paths.agent_file`). `log_as`: called
+    with the format of the daemon's log.
     """
     pid, started = processes.this_process()
     record = AgentRecord(

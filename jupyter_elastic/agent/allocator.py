@@ -1,8 +1,8 @@
-"""Asks Slurm or Ray for hosts when the queue needs them, as their user, and gives them back.
+"""Requests hosts from Slurm or Ray as the user when the queue needs them, and gives them back.
 
-What is to be done `on_demand` decides. An allocation is a job of Slurm's with one node that does nothing, or a
-placement group of Ray's; its host is reached as one that the user has added is. Knows who is asked, the daemon's demand
-and the pool's files of hosts.
+`on_demand` decides on the actions. An allocation is a Slurm job with one node that does nothing, or a Ray placement
+group; its host is connected like one that the user has added. Knows the providers, the daemon's demand and the pool's
+files of hosts.
 """
 
 from __future__ import annotations
@@ -31,45 +31,45 @@ log = logging.getLogger(__name__)
 
 
 class Provider(Protocol):
-    """Who is asked for hosts. BadRequest when they do not answer: then nobody knows."""
+    """A source of allocations. Methods raise BadRequest when the provider does not answer, so that nothing is known."""
 
     def submit(self, source: HostSource, /) -> str:
-        """Ask for one; the allocation's number."""
+        """Request an allocation; return its number."""
         ...
 
     def allocations(self, numbers: Sequence[str], /) -> dict[str, on_demand.Known]:
-        """Those of these that wait or run."""
+        """Return those of the allocations that wait or run."""
         ...
 
     def cancel(self, number: str, /) -> None:
-        """Give it back."""
+        """Give the allocation back."""
         ...
 
     def called(self, source: HostSource, number: str, node: str, /) -> str:
-        """The name of the host that the allocation with this number has brought on this node."""
+        """Return the name of the host that the allocation with this number brought on this node."""
         ...
 
     def slots(self, source: HostSource, node: str, gpus: int, cores: int, /) -> int:
-        """How many it has, whose hand finds so many GPUs and cores there. EngineError where they can't be used."""
+        """Return the slots of a host with this many found GPUs and cores. EngineError if they can't be used."""
         ...
 
 
 class Allocator:
-    """One user's, for the pool in the state folder. `ask` asks the pool's daemon."""
+    """The hosts on demand of one user, for the pool in the state folder. `ask` sends requests to the pool's daemon."""
 
     def __init__(self, ask: Callable[[wire.AnyAsk], Awaitable[wire.AnyAnswer]]) -> None:
         self._ask = ask
         self._state = paths.state_dir()
         self._clusters: dict[str, RayCluster] = {}
-        """By the source's name."""
+        """Clusters by the name of their source."""
 
     @property
     def needed(self) -> bool:
-        """Whether there is anything to look after."""
+        """True while any source has an allocation."""
         return bool(any(status.allocations for status in hosts_on_demand.statuses(self._state).values()))
 
     async def look(self) -> None:
-        """Do what is to be done now. ElasticError or OSError when something can't be known or written."""
+        """Update every source once. ElasticError or OSError when something can't be read or written."""
         sources = {source.name: source for source in hosts_on_demand.read(self._state)}
         noted = hosts_on_demand.statuses(self._state)
         for name, status in noted.items():
@@ -84,12 +84,12 @@ class Allocator:
         self._note(noted, found)
 
     def close(self) -> None:
-        """Give back what does not outlive this process: what Ray was asked for."""
+        """Give back the allocations that do not outlive this process: those of Ray."""
         for cluster in self._clusters.values():
             cluster.close()
 
     def _provider(self, name: str, kind: str, reach: str | None = None) -> Provider:
-        """Who is asked for this source's hosts; `reach` of the cluster, None: the one that was asked last."""
+        """Return the provider of this source's hosts; `reach` is the cluster's URL, None: that of the last request."""
         if kind == "slurm":
             return slurm
         cluster = self._clusters.get(name)

@@ -1,8 +1,8 @@
-"""The agent's hold on one attempt: start or find its driver, pass orders on, bring its reports to the daemon.
+"""Manages one attempt: starts or finds its driver, passes orders on, sends its reports to the daemon.
 
-Knows the attempt's folder, the driver's socket and the outbox; must not know the daemon's state. An attempt that was
-begun is brought to its end exactly once, whoever dies in between: the driver's lock keeps a second driver away,
-`exit.json` is the end, and a driver that is gone without one has its workers ended before the slots are given back.
+Knows the attempt's folder, the driver's socket and the outbox; must not know the daemon's state. An attempt that has
+begun is ended exactly once, whichever process dies in between: the driver's lock keeps a second driver away,
+`exit.json` is the end, and if a driver dies without writing it, its workers are ended before the slots are given back.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from jupyter_elastic.types import ExitReported, Launch, Rescale, Stop
 from jupyter_elastic.types.errors import ElasticError, EngineError
 
 DriverStarter: TypeAlias = Callable[[StartDriver], Awaitable[DriverProcess | None]]
-"""Starts the driver of an attempt; None when it has one."""
+"""Starts the driver of an attempt; returns None if the attempt has one already."""
 
 UNREACHABLE_S = 30.0
-"""A driver that lives and can't be spoken to for so long is ended: nobody could stop it otherwise."""
+"""Seconds of failed connections after which a live driver is ended: nobody could stop it otherwise."""
 
 log = logging.getLogger(__name__)
 
 
 class Attempt:
-    """One attempt, from its first order (or its discovery on disk) to its acknowledged end."""
+    """An attempt, from its first order (or its discovery on disk) to its acknowledged end."""
 
     def __init__(self, job: int, number: int, owner: str, ask: Ask, start_driver: DriverStarter) -> None:
         self.job = job
@@ -57,7 +57,7 @@ class Attempt:
         self._log = logging.LoggerAdapter(log, {"user": owner, "job": job, "attempt": number})
 
     def order(self, effect: Rescale | Stop | Launch) -> None:
-        """Pass an order on, now or as soon as the driver listens. Repeats are harmless."""
+        """Pass an order on, now or as soon as the driver listens. Repeated orders are harmless."""
         if isinstance(effect, Stop):
             self._stop = effect
         elif self._rescale is None or effect.generation > self._rescale.generation:
@@ -67,27 +67,27 @@ class Attempt:
 
     @property
     def lease_s(self) -> float:
-        """The term of its lease; 0 where it has none."""
+        """Term of the attempt's lease in seconds; 0 without a lease."""
         return self._lease_s
 
     def renewed(self, asked_at: float) -> None:
-        """The lease was renewed by a request that was made at this time of `time.monotonic()`."""
+        """Record that a request sent at `asked_at` (`time.monotonic()`) renewed the lease, and notify the driver."""
         self._renewed_at = asked_at
         if self._driver is not None and self._lease_s:
             self._driver.write(ORDERS.encode(LeaseRenewed(asked_at)))
 
     def forfeit(self) -> None:
-        """The pool says that the attempt holds no slots any more: what runs of it ends, after a commit."""
+        """Stop the attempt after a commit, because the pool reports that it holds no slots any more."""
         if self._stop is None:
             self._log.warning("job %d attempt %d holds no slots any more and is ended", self.job, self.number)
             reason = "the pool had given its slots away"
             self.order(Stop(job=self.job, attempt=self.number, owner=self.owner, how="preempt", reason=reason))
 
     async def run(self, folder: AttemptFolder | None, launch: Launch | None = None) -> ExitReported:
-        """Run the attempt to its end; comes back when the daemon has acknowledged its end.
+        """Run the attempt to its end; return when the daemon has acknowledged the end.
 
-        `folder` is None for an attempt that left no trace (it was stopped before it began). With `launch` a driver is
-        started unless there is one.
+        `folder` is None for an attempt that left no trace (it was stopped before it began). `launch` starts a driver
+        unless the attempt has one.
         """
         sender = asyncio.create_task(self._outbox.run())
         try:
@@ -127,7 +127,7 @@ class Attempt:
         return end
 
     async def _start(self, folder: AttemptFolder, launch: Launch) -> DriverProcess | None:
-        """The attempt's driver; None when it has one or has been stopped."""
+        """Start the attempt's driver; None if it has one already or has been stopped."""
         if folder.record() is not None or self._stop is not None:
             return None
         check_spec(launch)
@@ -137,7 +137,7 @@ class Attempt:
         return await self._start_driver(StartDriver(str(folder.path), str(folder.runtime), launch, self._renewed_at))
 
     async def _holds_slots(self) -> bool:
-        """Whether the order to launch still holds: this process may have been stopped before it came to it."""
+        """Return whether the launch order still holds: this process may have been stopped before handling it."""
         asked = time.monotonic()
         try:
             answer = await self._ask(RenewLeases(attempts=((self.job, self.number),)))
@@ -148,7 +148,7 @@ class Attempt:
         return isinstance(answer, LeasesRenewed) and bool(answer.held)
 
     async def _find(self, folder: AttemptFolder) -> processes.ProcessId | None:
-        """The driver that the attempt has; None when it is dead or never was."""
+        """Find the attempt's driver; None if it is dead or never existed."""
         # it was started by an agent before us and has not written its pid yet, or it died before it could
         while folder.lock.holder() is not None:
             if (record := folder.record()) is not None:
@@ -199,7 +199,7 @@ class Attempt:
         return None
 
     async def _clean_up(self, folder: AttemptFolder, driver: processes.ProcessId | None) -> ExitReported:
-        """The driver is gone and left no end: end what it left, then say so."""
+        """End the workers of a driver that is gone without an `exit.json`; return the attempt's end."""
         record = folder.record()
         left = list(record.workers) if record is not None else []
         if left:
@@ -212,27 +212,24 @@ class Attempt:
         return self._ended("lost", f"the driver (process {driver[0]}) died{': ' + last_line if last_line else ''}")
 
     def _is_own(self, folder: AttemptFolder) -> bool:
-        """Whether its files are this attempt's, or not there yet; another job's may have been submitted with it too."""
+        """Return whether the files are this attempt's, or not there yet; another job may have the same folder."""
         return folder.whose() in {None, (self.job, self.number)}
 
     def _intruded(self, folder: AttemptFolder) -> ExitReported:
-        """The end of an attempt in another job's folder, of which nothing is believed and nothing is changed."""
+        """Return the end of an attempt in another job's folder, whose files are neither used nor changed."""
         other, _ = folder.whose() or (0, 0)
         reason = f"{folder.job_folder} is the folder of job {other}; submit the job again, with a folder of its own"
         return self._ended("failed", reason)
 
     def _ended(self, outcome: Any, reason: str) -> ExitReported:
-        """An end that the driver didn't report; after a stop it is what the stop asked for."""
+        """Return an end that the driver did not report; after a stop, the outcome that the stop requested."""
         if self._stop is not None and outcome == "lost":
             outcome, reason = ended_by(self._stop), self._stop.reason or reason
         return exit_report(self.job, self.number, self.owner, outcome, reason, time.time())
 
 
 def check_spec(launch: Launch) -> None:
-    """EngineError unless the job is one that this user packed: what the daemon sends is not simply believed.
-
-    The folder must be the user's own and writable by nobody else, and the interpreter must not be another user's.
-    """
+    """Raise EngineError unless this user packed the job: an agent does not trust the daemon's message alone."""
     folder, python = Path(launch.spec.folder), Path(launch.spec.python)
     try:
         info = folder.lstat()

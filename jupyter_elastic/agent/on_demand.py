@@ -1,8 +1,8 @@
-"""When hosts on demand are asked for and given back. Pure.
+"""Decides when hosts on demand are requested and given back. Pure.
 
-The rules are those of HyperQueue's automatic allocation: one allocation waits at a time, at most so many hosts are
-there, each for a limited time; one that is idle is given back; after failures nobody is asked any more until the user
-says so.
+The rules are those of HyperQueue's automatic allocation: one allocation waits at a time, a source has a maximum number
+of hosts, each for a limited time; an idle host is given back; after repeated failures the source pauses until the user
+resumes it.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from msgspec.structs import replace
 from jupyter_elastic.platform.hosts_on_demand import Allocation, HostSource, SourceStatus
 
 BACKLOG = 1
-"""So many allocations may wait, or begin, at a time."""
+"""Maximum number of allocations that wait or start at a time."""
 FAILED_SUBMITS, FAILED_STARTS = 10, 3
-"""After so many in a row no more are asked for."""
+"""Consecutive failures after which a source pauses."""
 
 
 class Known(Struct, frozen=True, kw_only=True):
-    """What is said of an allocation by who gave it."""
+    """An allocation's state, as its provider reports it."""
 
     runs: bool
     node: str = ""
     reach: str = ""
-    """The way there, as `HostAddress` has it."""
+    """URL of the host, as in `HostAddress`."""
     until: float | None = None
-    """When it ends, in seconds since the epoch."""
+    """End of the allocation in seconds since the epoch."""
 
 
 class Submit(Struct, frozen=True):
-    """Ask for a host."""
+    """Request a host."""
 
 
 class Visit(Struct, frozen=True):
-    """The allocation has begun: see whether a hand answers there, and make it a host of the pool."""
+    """The allocation has begun: check that a host agent answers there, and add the host to the pool."""
 
     allocation: Allocation
     known: Known
 
 
 class GiveBack(Struct, frozen=True):
-    """Take the host, if it is one, out of the pool, and end the allocation, unless it has `ended`."""
+    """Take the allocation's host, if any, out of the pool, and end the allocation unless it has `ended`."""
 
     allocation: Allocation
     ended: bool = False
 
 
 class Ends(Struct, frozen=True):
-    """It is known now, or known anew, when the host goes."""
+    """Record the host's new end time."""
 
     allocation: Allocation
 
@@ -60,7 +60,7 @@ Action: TypeAlias = Submit | Visit | GiveBack | Ends
 
 
 def room(source: HostSource, status: SourceStatus) -> int:
-    """Slots that the source could still bring, beyond those of hosts that are there."""
+    """Return the slots that the source could still add to those of its present hosts."""
     return max(source.max_hosts - sum(bool(one.host) for one in status.allocations), 0) * source.slots
 
 
@@ -72,13 +72,13 @@ def decide(
     used: Collection[str],
     now: float,
 ) -> tuple[SourceStatus, list[Action]]:
-    """What is to be done, and what is noted of it.
+    """Return the source's next status and the actions to take.
 
     Args:
-        source: What the user has set up.
-        status: What was noted before.
-        known: The allocations that there are, by number; one that is missing has ended.
-        demand: Slots that the queue could use beyond those that are there.
+        source: The user's settings.
+        status: The status recorded before.
+        known: The provider's allocations by number; a missing one has ended.
+        demand: Slots that the queue could use beyond the pool's.
         used: Names of hosts on which a job has a slot.
         now: Seconds since the epoch.
     """
@@ -114,25 +114,25 @@ def decide(
 
 
 def submitted(status: SourceStatus, number: str, now: float) -> SourceStatus:
-    """A host was asked for."""
+    """Return the status after a successful request for a host."""
     more = (*status.allocations, Allocation(number=number, submitted_at=now))
     return replace(status, allocations=more, failed_submits=0)
 
 
 def submit_failed(status: SourceStatus, why: str) -> SourceStatus:
-    """It could not be asked for."""
+    """Return the status after a failed request for a host."""
     failed = status.failed_submits + 1
     return replace(status, failed_submits=failed, why=why, paused=status.paused or failed >= FAILED_SUBMITS)
 
 
 def started(status: SourceStatus, number: str, host: str) -> SourceStatus:
-    """The allocation is a host of the pool now."""
+    """Return the status after the allocation became a host of the pool."""
     changed = (replace(one, host=host) if one.number == number else one for one in status.allocations)
     return replace(status, allocations=tuple(changed), failed_starts=0, why="")
 
 
 def start_failed(status: SourceStatus, why: str, number: str = "") -> SourceStatus:
-    """The allocation will be no host."""
+    """Return the status after an allocation that brought no host."""
     failed = status.failed_starts + 1
     return replace(
         status,
@@ -144,5 +144,5 @@ def start_failed(status: SourceStatus, why: str, number: str = "") -> SourceStat
 
 
 def without(allocations: Sequence[Allocation], number: str) -> tuple[Allocation, ...]:
-    """The others."""
+    """Return the allocations other than `number`."""
     return tuple(one for one in allocations if one.number != number)

@@ -1,7 +1,7 @@
-"""Reports of one attempt on their way to the daemon: in order, each until it is acknowledged.
+"""Sends the reports of one attempt to the daemon: in order, each until it is acknowledged.
 
-Knows which refusals are final; must not know drivers. Progress that waits is replaced by newer progress, everything
-else is kept: a daemon that comes back after an hour learns what it has to know, and no more.
+Knows which refusals are final; must not know drivers. Newer progress replaces progress that waits, all other reports
+are kept: a daemon that is back after an hour gets what it has to know, and no more.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from jupyter_elastic.types import ProgressReported, Report
 from jupyter_elastic.types.errors import BadRequest, ElasticError, NotAllowed, NotFound
 
 Ask: TypeAlias = Callable[[AnyAsk], Awaitable[Any]]
-"""Asks the daemon; the answer, which of a report says that it is acknowledged. Raises ElasticError."""
+"""Sends a request to the daemon; the answer to a report is its acknowledgement. Raises ElasticError."""
 
 RETRY_S = (0.05, 2.0)
-"""First and longest pause between two tries."""
+"""First and longest pause between two tries, in seconds."""
 
 log = logging.getLogger(__name__)
 
 
 class Outbox:
-    """A queue with one sender; `run` it as a task."""
+    """A queue of reports with one sender; run `run` as a task."""
 
     def __init__(self, ask: Ask, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self._ask = ask
@@ -47,7 +47,7 @@ class Outbox:
         self._changed.set()
 
     async def empty(self) -> None:
-        """Come back when everything is acknowledged."""
+        """Return when every report is acknowledged."""
         await self._idle.wait()
 
     async def run(self) -> None:
@@ -77,5 +77,5 @@ class Outbox:
 
 
 def _about(report: Report) -> dict[str, Any]:
-    """What a line of the log is about."""
+    """Return the log record's fields: user, job and attempt."""
     return {"user": report.by, "job": report.job, "attempt": report.attempt}

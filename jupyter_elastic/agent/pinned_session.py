@@ -1,7 +1,7 @@
-"""A session that keeps slots after its cell: tell the daemon when its workers are gone, and end them when it says so.
+"""Watches a session that retains slots after its cell: reports when its workers are gone, and ends them on order.
 
-Its workers end by themselves at the session's limit; this is for those that don't (stopped by a signal), and for who
-wants the slots back. Knows the session's folder; must not know cells.
+The workers end by themselves at the session's limit; this module ends those that don't (stopped by a signal), and those
+whose slots are wanted back. Knows the session's folder; must not know cells.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from jupyter_elastic.platform import processes
 from jupyter_elastic.types import ReleaseReported, Stop, WatchPinned
 
 LATE_S = 10.0
-"""So long after its limit workers that have not ended by themselves are ended."""
+"""Seconds after the session's limit at which workers that have not ended by themselves are ended."""
 
 log = logging.getLogger(__name__)
 
 
 class PinnedSession:
-    """The slots that one ended cell's session keeps."""
+    """The slots that one ended cell's session retains."""
 
     def __init__(
         self, order: WatchPinned, ask: Ask, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -38,12 +38,12 @@ class PinnedSession:
         self._why = ""
 
     def end(self, order: Stop) -> None:
-        """Let the session end now."""
+        """End the session now."""
         self._why = self._why or order.reason or "its slots were wanted back"
         self._end.set()
 
     async def run(self) -> None:
-        """Come back when its workers are gone and the daemon knows."""
+        """Return when the session's workers are gone and the daemon has acknowledged it."""
         session = await asyncio.to_thread(self._folder.read)
         members = self._folder.members(session) if session is not None else []
         gone = asyncio.ensure_future(self._all_gone([member.known for member in members]))

@@ -1,7 +1,7 @@
-"""Identifies the place where this agent runs, and whether a driver of an earlier agent lives.
+"""Identifies the origin of this agent, and finds out whether a driver of an earlier agent lives.
 
-Knows namespaces, the boot and the pool's two folders. What an agent has launched can be seen, reached and ended only
-from its own place: the same boot, process namespace, sockets' folder and state folder.
+Knows namespaces, the boot and the pool's two folders. An agent's processes can be seen, connected and ended only from
+its own origin: the same boot, process namespace, sockets' folder and state folder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROCESSES = Path("/proc/self/ns/pid")
 
 
 def here() -> AgentPlace:
-    """This agent's place. Each folder gets a random id, which another folder at the same path does not have."""
+    """Return this agent's origin. Each folder gets a random id, which another folder at the same path does not have."""
     boot, processes = BOOT.read_text(encoding="ascii").strip(), str(PROCESSES.readlink())
     home = _id_of(paths.state_dir())
     parts = (boot, processes, home, _id_of(paths.runtime_dir()))
@@ -32,7 +32,7 @@ def here() -> AgentPlace:
 
 
 def nobody_drives() -> bool:
-    """Whether no driver of this state folder's jobs lives: each holds the lock of its attempt until its death."""
+    """Return whether no driver of this state folder's jobs lives: each holds its attempt's lock until its death."""
     return not any(folder.exit() is None and folder.lock.holder() is not None for folder in attempts(paths.jobs_dir()))
 
 

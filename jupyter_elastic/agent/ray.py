@@ -1,7 +1,7 @@
-"""Hosts on demand of a Ray cluster: a placement group for each, asked for by a bridge that lives as long as they do.
+"""Requests hosts on demand of a Ray cluster: a placement group for each, through a bridge that owns the groups.
 
-Where the cluster has no room for one, its autoscaler starts a node. The groups belong to the bridge: they are given
-back when it ends, so with the agent.
+Where the cluster has no room for a group, its autoscaler starts a node. Ray takes the groups back when the bridge ends,
+so with the agent.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from jupyter_elastic.protocol.ray import (
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 LAST_BYTES = 4000
-"""Of what a bridge has said these may say why it ended."""
+"""Length of the tail of a bridge's stderr that is searched for the reason of its end."""
 BEGIN_S, ASK_S = 90.0, 30.0
-"""How long the cluster may take to take the bridge in, and to answer."""
+"""Seconds that the cluster may take to accept the bridge, and to answer."""
 
 log = logging.getLogger(__name__)
 
 
 class RayCluster:
-    """One cluster's placement groups, by their numbers. Everything raises BadRequest when the cluster does not answer.
+    """The placement groups of one cluster, by their numbers. Methods raise BadRequest if the cluster does not answer.
 
-    Used by one thread at a time.
+    Only one thread at a time may use it.
     """
 
     def __init__(self, source_reach: str) -> None:
@@ -52,21 +52,21 @@ class RayCluster:
         self._address = reach.ray_node(source_reach)[0]
         self._bridge: subprocess.Popen[bytes] | None = None
         self._said: IO[bytes] | None = None
-        """What the bridge says beside its answers."""
+        """The bridge's stderr."""
 
     def submit(self, source: HostSource) -> str:
-        """Ask for a group; its number."""
+        """Request a group; return its number."""
         return self._ask(CreateGroup(source.bundle)).created
 
     def allocations(self, numbers: Sequence[str]) -> dict[str, Known]:
-        """Those of these that wait or have a node."""
+        """Return those of the groups that wait or have a node."""
         if not numbers:
             return {}
         groups = {group.number: group for group in self._ask(ReadGroups()).groups}
         return {number: _known(groups[number], self._address) for number in numbers if number in groups}
 
     def cancel(self, number: str) -> None:
-        """Give it back; with the last one the bridge ends."""
+        """Give the group back; with the last one the bridge ends."""
         if self._bridge is None:
             return  # it was that of a bridge which has ended
         try:
@@ -76,11 +76,11 @@ class RayCluster:
             log.warning("%s", problem)
 
     def called(self, source: HostSource, number: str, node: str) -> str:
-        """The name of the host that a group has brought."""
+        """Return the name of the host that a group brought."""
         return f"{source.name}-{node}-{number[:8]}"
 
     def slots(self, source: HostSource, node: str, gpus: int, cores: int) -> int:  # noqa: ARG002 - as `Provider` has it
-        """How many it has. EngineError where the group has some of the node's GPUs only."""
+        """Return the host's slots. EngineError if the group has only some of the node's GPUs."""
         asked = source.bundle.get("GPU", 0)
         if gpus and gpus != asked:
             raise EngineError(
@@ -90,7 +90,7 @@ class RayCluster:
         return source.slots
 
     def close(self) -> None:
-        """Give all back."""
+        """Give all groups back."""
         bridge, self._bridge = self._bridge, None
         if bridge is None:
             return
@@ -122,7 +122,7 @@ class RayCluster:
         return answer
 
     def _line(self, within_s: float) -> bytes:
-        """The bridge's next line. EOFError when it has ended, TimeoutError when it is silent."""
+        """Read the bridge's next line. EOFError when the bridge has ended, TimeoutError when it does not answer."""
         said, end = b"", time.monotonic() + within_s
         stdout = self._bridge.stdout  # type: ignore[union-attr] # it was started
         with selectors.DefaultSelector() as selector:
@@ -137,7 +137,7 @@ class RayCluster:
         return said
 
     def _last_words(self) -> str:
-        """What a bridge said before it ended."""
+        """Return the last line of an ended bridge's stderr."""
         if self._said is None:
             return ""
         self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - LAST_BYTES))

@@ -1,4 +1,4 @@
-"""Allocations of Slurm's by its own commands: which nodes they have, when they end; asked for, and given back."""
+"""Runs Slurm's commands: requests allocations, reads their nodes and end times, gives them back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jupyter_elastic.types.errors import BadRequest
 
 SCHEME = "slurm:"
 ASK_S = 30.0
-"""How long Slurm's controller may take to answer."""
+"""Seconds that Slurm's controller may take to answer."""
 HOW = "salloc --no-shell --nodes=2 --time=1:00:00"
 JOB_NAME = "jupyter-elastic"
 _GONE = "Invalid job id specified"
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def number_of(target: str, environment: Mapping[str, str]) -> str:
-    """The allocation that `slurm:` or `slurm:NUMBER` means. BadRequest when it means none."""
+    """Return the allocation that `slurm:` or `slurm:NUMBER` means. BadRequest if it means none."""
     given = target.removeprefix(SCHEME) or environment.get("SLURM_JOB_ID", "")
     if not given:
         raise BadRequest(
@@ -37,16 +37,16 @@ def number_of(target: str, environment: Mapping[str, str]) -> str:
 
 
 def read(number: str) -> tuple[float | None, list[str]]:
-    """Its end, as `parsed`, and the names of its nodes. BadRequest if it does not run, or Slurm does not answer."""
+    """Return an allocation's end, as `parsed`, and its nodes. BadRequest if it does not run or Slurm is silent."""
     listed = _said("squeue", "--noheader", "--states=all", f"--jobs={number}", "--format=%T|%N|%e")
     until, nodes = parsed(number, listed)
     return until, _said("scontrol", "show", "hostnames", nodes).split()
 
 
 def parsed(number: str, listed: str) -> tuple[float | None, str]:
-    """What `squeue` says of it: its end, in seconds since the epoch (None: it has none), and its nodes, in short.
+    """Parse `squeue`'s line: the allocation's end (seconds since the epoch, None: no end), and its nodes in short form.
 
-    BadRequest if it does not run.
+    BadRequest if the allocation does not run.
     """
     state, _, rest = (listed.strip().splitlines() or [""])[0].partition("|")
     nodes, _, end = rest.rpartition("|")
@@ -57,7 +57,7 @@ def parsed(number: str, listed: str) -> tuple[float | None, str]:
 
 
 def submit(source: HostSource, *, test_only: bool = False) -> str:
-    """Ask for an allocation of one node; its number. `test_only`: only whether it could be had, and what Slurm says.
+    """Request an allocation of one node; return its number. `test_only`: return Slurm's text on a dry run.
 
     BadRequest with Slurm's own words.
     """
@@ -72,7 +72,7 @@ def submit(source: HostSource, *, test_only: bool = False) -> str:
 
 
 def allocations(numbers: Sequence[str]) -> dict[str, Known]:
-    """Those of these that wait or run. BadRequest when Slurm does not answer: then nobody knows."""
+    """Return those of the allocations that wait or run. BadRequest if Slurm does not answer: then nothing is known."""
     if not numbers:
         return {}
     listed = _said("squeue", "--noheader", "--states=all", f"--jobs={','.join(numbers)}", "--format=%i|%T|%e|%N")
@@ -80,7 +80,7 @@ def allocations(numbers: Sequence[str]) -> dict[str, Known]:
 
 
 def living(listed: str) -> dict[str, Known]:
-    """What `squeue` says of allocations of one node, by number; those that have ended are left out."""
+    """Parse `squeue`'s lines on allocations of one node, by number; ended ones are left out."""
     found = {}
     for line in listed.splitlines():
         number, state, end, node = (line.strip().split("|", 3) + [""] * 4)[:4]
@@ -93,7 +93,7 @@ def living(listed: str) -> dict[str, Known]:
 
 
 def cancel(number: str) -> None:
-    """Give it back; one that has ended already is none to give back."""
+    """Give the allocation back; one that has already ended is ignored."""
     try:
         _said("scancel", "--quiet", number)
     except BadRequest as problem:
@@ -101,23 +101,23 @@ def cancel(number: str) -> None:
 
 
 def called(source: HostSource, number: str, node: str) -> str:  # noqa: ARG001 - as `Provider` has it
-    """The name of the host that an allocation has brought."""
+    """Return the name of the host that an allocation brought."""
     return f"{node}-{number}"
 
 
 def slots(source: HostSource, node: str, gpus: int, cores: int) -> int:  # noqa: ARG001 - as above
-    """How many it has: a hand finds only what Slurm has given to the allocation."""
+    """Return the host's slots: a host agent finds only what Slurm gave to the allocation."""
     return gpus or max(1, cores)
 
 
 def processors(tested: str) -> int:
-    """How many Slurm said that it would give, when it was asked by `submit(test_only=True)`; 1 if it did not say."""
+    """Parse the processors that Slurm would give from the text of `submit(test_only=True)`; 1 if it names none."""
     found = re.search(r"using (\d+) processors", tested)
     return max(1, int(found[1])) if found else 1
 
 
 def _said(*command: str, both: bool = False) -> str:
-    """What a command of Slurm's prints, with `both` to stderr too; times in seconds since the epoch."""
+    """Run a Slurm command; return its stdout, with `both` also its stderr. Times are seconds since the epoch."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("SBATCH_", "SLURM_JOB"))}
     environment = {**ours, "SLURM_TIME_FORMAT": "%s"}
     try:
