@@ -1,4 +1,4 @@
-"""For programs that use a pool: its client, a job's handle, and starting what is not there."""
+"""The client side of a pool: connection, job handles, and the start of a daemon or agent that does not run."""
 
 from __future__ import annotations
 

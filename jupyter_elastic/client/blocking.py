@@ -57,20 +57,20 @@ class Client:
 
     @property
     def connected(self) -> bool:
-        """Whether a connection stands now."""
+        """True while the connection is open."""
         return self._client.connected
 
     def ask(self, ask: wire.AnyAsk, timeout_s: float | None = None) -> wire.AnyAnswer:
-        """The daemon's answer to a request of `protocol.wire`, within `timeout_s` seconds.
+        """Return the daemon's answer to a request of `protocol.wire`, within `timeout_s` seconds.
 
         Raises:
             DaemonUnreachable: No answer came in time, or the client is closed.
-            ElasticError: What the daemon answered with, one of `errors`.
+            ElasticError: The daemon's answer, one of `errors`.
         """
         return self._call(self._client.ask(ask, timeout_s))
 
     def submit(self, spec: JobSpec, key: str | None = None) -> JobId:
-        """Queue a job; its number, once it is on the daemon's disk. See `AsyncClient.submit`.
+        """Queue a job; return its number once it is on the daemon's disk. See `AsyncClient.submit`.
 
         Raises:
             BadRequest: The pool can't run such a job; the message says what to change.
@@ -79,7 +79,7 @@ class Client:
         return self._call(self._client.submit(spec, key))
 
     def jobs(self, *, all: bool = False, job: JobId | None = None, limit: int = 1000) -> tuple[JobInfo, ...]:  # noqa: A002
-        """The jobs of the pool, oldest first. See `AsyncClient.jobs`.
+        """Return the jobs of the pool, oldest first. See `AsyncClient.jobs`.
 
         Raises:
             DaemonUnreachable: No answer came in time, or the client is closed.
@@ -87,11 +87,11 @@ class Client:
         return self._call(self._client.jobs(all=all, job=job, limit=limit))
 
     def wait_for_end(self, job: JobId, timeout_s: float | None = None) -> None:
-        """See `AsyncClient.wait_for_end`; TimeoutError when the job has not ended in `timeout_s` seconds."""
+        """Wait for a job's end; TimeoutError after `timeout_s` seconds. See `AsyncClient.wait_for_end`."""
         self._call(self._client.wait_for_end(job), timeout_s)
 
     def events(self, since: int = 0, job: JobId | None = None, *, follow: bool = True) -> Iterator[Event]:
-        """See `AsyncClient.events`. Ends when the client is closed."""
+        """Yield events until the client is closed. See `AsyncClient.events`."""
         stream = self._client.events(since, job, follow=follow)
         try:
             while not self._closed and (event := self._call(_awaited(anext(stream, None)))) is not None:

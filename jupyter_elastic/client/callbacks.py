@@ -1,4 +1,4 @@
-"""The thread that calls futures' callbacks, so that one may wait for another call: results are taken meanwhile."""
+"""Calls futures' callbacks on a thread of their own, so that a callback may wait for another call's result."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ log = logging.getLogger(__name__)
 
 
 class Callbacks:
-    """Calls callbacks one after the other, in the order in which they are given."""
+    """A queue of callbacks, called one after the other in the order of `add`."""
 
     def __init__(self) -> None:
         self._change = threading.Condition()
         self._waiting: collections.deque[tuple[Callable[[_Future], object], _Future]] = collections.deque()
         self._thread: threading.Thread | None = None
-        """It is there while there are callbacks."""
+        """Runs only while callbacks wait."""
 
     def add(self, callback: Callable[[_Future], object], future: _Future) -> None:
-        """Have `callback(future)` called. What it raises is logged, and the others are called all the same."""
+        """Queue the call `callback(future)`. An exception is logged and does not stop later callbacks."""
         with self._change:
             self._waiting.append((callback, future))
             if self._thread is None:
@@ -33,7 +33,7 @@ class Callbacks:
                 self._thread.start()
 
     def join(self) -> None:
-        """Wait until all have been called; a callback itself does not wait."""
+        """Wait until every callback was called; returns at once if called by a callback."""
         with self._change:
             self._change.wait_for(lambda: self._thread in {None, threading.current_thread()})
 

@@ -1,7 +1,7 @@
-"""The connection to the daemon: socket, Hello, requests, event streams.
+"""Connects to the daemon: socket, Hello, requests, event streams.
 
-When the daemon goes and comes back, the client says Hello again, sends again what was not answered (every request may
-be repeated: a submit by its key, the others by their meaning) and goes on with its events where it stood.
+After a reconnection the client says Hello again, repeats unanswered requests (every request may be repeated: a submit
+by its key, the others by their meaning) and goes on with its events from its last position.
 
 Knows sockets and the wire; must not know jobs' folders, screens or the daemon's insides.
 """
@@ -28,13 +28,13 @@ from jupyter_elastic.types.errors import DaemonUnreachable, ElasticError, Protoc
 
 TIMEOUT_S = 30.0
 HEARTBEAT_S = 3.0
-"""How often an agent says that it lives."""
+"""Seconds between an agent's heartbeats."""
 STARTED_S = 3.0
-"""How often who waits for a job looks whether daemon and agent live."""
+"""Seconds between checks, while a job is waited for, that daemon and agent live."""
 OPEN = 256
-"""Asks that wait for their answers at once; a further one waits until one of them has it."""
+"""Maximum number of unanswered requests; a further request waits for an answer to one of them."""
 TOO_FAST_S = (0.5, 2.0)
-"""First and longest pause before an ask that came too fast is asked again."""
+"""First and longest pause in seconds before a request that the daemon refused as too fast is repeated."""
 CLOSED = "this client is closed; make a new one"
 
 
@@ -56,9 +56,9 @@ class AsyncClient:
         """The daemon's answer to the last Hello."""
         self.welcomed = asyncio.Event()
         self.refusal = ""
-        """Why the daemon refused the last Hello; empty when it didn't."""
+        """Reason of the daemon's refusal of the last Hello; empty unless it refused."""
         self.hello = wire.Hello(version=wire.VERSION, role=role)
-        """What this client says of itself."""
+        """This client's next Hello."""
         self.connected = False
         self._where = endpoints.find(endpoint)
         self._choice = endpoints.choose(endpoint)
@@ -74,9 +74,9 @@ class AsyncClient:
         self._public_key = ""
         self._registers = registration.is_service(self._where.endpoint)
         self._unregistered: ElasticError | None = None
-        """Why the Hub's service does not register this user's key."""
+        """Error of the Hub's service when it did not register this user's key."""
         self._refused = asyncio.Event()
-        """The daemon refuses the key that was registered."""
+        """Set when the daemon refuses the registered key."""
 
     async def __aenter__(self) -> Self:
         return self.start()
@@ -124,7 +124,7 @@ class AsyncClient:
             self._context.destroy(linger=0)
 
     async def ask(self, ask: wire.AnyAsk, timeout_s: float | None = None) -> wire.AnyAnswer:
-        """The daemon's answer. While the daemon is away the ask waits for it to come back.
+        """Return the daemon's answer. A request waits for a daemon that is away.
 
         Args:
             ask: A request of `protocol.wire`.
@@ -132,8 +132,8 @@ class AsyncClient:
 
         Raises:
             DaemonUnreachable: No answer came in time, or the client is closed.
-            TooFast: More is asked than this pool allows, and it has not become less in time.
-            ElasticError: What the daemon answered with, one of `errors`.
+            TooFast: The user's requests exceed the pool's rate limit, and still did at the timeout.
+            ElasticError: The daemon's answer, one of `errors`.
         """
         if self._closed:
             raise DaemonUnreachable(CLOSED)
@@ -163,11 +163,11 @@ class AsyncClient:
             self._requests.drop(number)
 
     async def submit(self, spec: JobSpec, key: str | None = None) -> JobId:
-        """Queue a job; returns once it is on the daemon's disk.
+        """Queue a job; return once it is on the daemon's disk.
 
         Args:
-            spec: What to run and what it asks for. Its folder is made before.
-            key: Names this submit: a repeated one gives the same job again. None: a new one.
+            spec: The job's code and demands. Its folder exists already.
+            key: Identifies this submit: a repeated one gives the same job again. None: a new one.
 
         Returns:
             The job's number.
@@ -184,12 +184,12 @@ class AsyncClient:
         self._hello = self._request(self.hello)
 
     async def jobs(self, *, all: bool = False, job: JobId | None = None, limit: int = 1000) -> tuple[JobInfo, ...]:  # noqa: A002
-        """The jobs of the pool, oldest first.
+        """Return the jobs of the pool, oldest first.
 
         Args:
-            all: The ended ones too.
-            job: Only this one; empty when there is none of that number.
-            limit: At most so many, of 3,000: those with slots, then the newest.
+            all: Include the ended jobs.
+            job: Return only this job; nothing if it does not exist.
+            limit: Maximum number of jobs, up to 3,000: those with slots, then the newest.
 
         Raises:
             DaemonUnreachable: See `ask`.
@@ -198,7 +198,7 @@ class AsyncClient:
         return expect(answer, wire.Jobs).jobs
 
     async def wait_for_end(self, job: JobId) -> None:
-        """Wait for a job's end; a daemon or an agent of this user that is gone meanwhile is started again."""
+        """Wait for a job's end; restart a daemon or an agent of this user that ends meanwhile."""
         starts = asyncio.create_task(_keep_started())
         try:
             async for event in self.events(0, job):
@@ -215,13 +215,13 @@ class AsyncClient:
         follow: bool = True,
         caught_up: Callable[[], None] | None = None,
     ) -> AsyncGenerator[Event, None]:
-        """Every event after `since`, for ever, in order and without gap, whatever happens to daemon or connection.
+        """Yield every event after `since`, for ever, in order, without gap, whatever happens to daemon or connection.
 
         Args:
             since: The number (`seq`) of the last event that is known; 0 for all.
-            job: Only this job's, and the pool's since it was submitted.
-            follow: False: it ends where all that had happened by then was given.
-            caught_up: Called once all that had happened by then was given, and again after each interruption.
+            job: Yield only this job's events, and the pool's since it was submitted.
+            follow: False: end after the events that had happened by the request.
+            caught_up: Called once the events that had happened by then were yielded, and again after each interruption.
 
         Raises:
             JournalError: The pool's journal is not the one that `since` came from.
@@ -249,7 +249,7 @@ class AsyncClient:
                 self._request(wire.Unfollow(stream=subscription.stream))
 
     async def orders(self) -> AsyncIterator[AnyEffect]:
-        """The orders for this user's agent (role `agent`); after a reconnection all unfinished ones come again."""
+        """Yield the orders for this user's agent (role `agent`); after a reconnection unfinished ones come again."""
         while (order := await self._orders.get()) is not None:
             yield order
 
@@ -264,7 +264,7 @@ class AsyncClient:
         socket.curve_publickey, socket.curve_secretkey = public.encode("ascii"), secret.encode("ascii")
 
     async def _stay_registered(self, socket: Socket) -> None:
-        """Register at the Hub's service and connect, and do so again before the term ends and when we are refused."""
+        """Register at the Hub's service and connect; repeat that before the term ends and after a refusal."""
         found: registration.Registered | None = None
         service, pause_s = self._where.endpoint, registration.PAUSE_S[0]
         while True:
@@ -301,11 +301,11 @@ class AsyncClient:
         return number, answered
 
     def _request(self, ask: wire.AnyAsk) -> int:
-        """Ask without waiting for the answer; the request's number."""
+        """Send a request without waiting for the answer; return the request's number."""
         return self._enqueue(ask)[0]
 
     def _connected(self) -> None:
-        """A connection stands: say Hello, ask again what is open, go on with the events."""
+        """After a (re)connection: say Hello, repeat open requests, go on with the events."""
         self.connected = True
         while not self._outbox.empty():
             self._outbox.get_nowait()

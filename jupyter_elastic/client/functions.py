@@ -1,8 +1,8 @@
-"""Functions on slots of the pool: `elastic.submit`, `elastic.map`, `@elastic.remote`. Nobody names a size.
+"""Calls functions on slots of the pool: `elastic.submit`, `elastic.map`, `@elastic.remote`, without a given size.
 
-Calls are written into the folder of a job of the engine `functions`, which takes as many slots as there is work for and
-ends when there is none; the next call begins another job. Knows the client and a job's files. Functions, arguments and
-results are pickled for, and by, processes of this user alone.
+Calls are written into the folder of a job with the engine `functions`, which takes as many slots as there is work for
+and ends when no work is left; the next call starts another job. Knows the client and a job's files. Functions,
+arguments and results are pickled for, and by, processes of this user alone.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ from jupyter_elastic.types import ENDED, JobSpec
 from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable, ElasticError, JobFailed, PackagingError
 
 OUTSTANDING = 100_000
-"""Calls that may be without a result; a further `submit` waits until there are fewer."""
+"""Maximum number of calls without a result; a further `submit` waits until there are fewer."""
 UNWRITTEN = 64 * 1024**2
 """Bytes of calls that may wait to be written; a further `submit` waits."""
 AHEAD = 1_000
 """Chunks that `map` submits before the first of their results is taken."""
 PAUSE_S = (0.001, 0.02)
-"""How often results are looked for: at first, and when none has come for a while."""
+"""Seconds between reads of the results: at first, and when none has come for a while."""
 LOOK_S = 1.0
-"""How often it is asked whether a job whose results are waited for has ended."""
+"""Seconds between checks whether a job has ended whose results are waited for."""
 ANSWER_S = 5.0
 TRIES_S = 60.0
-"""How long it is tried to queue a job while the daemon is away."""
+"""Seconds for which queueing a job is retried while the daemon is away."""
 NAME = "functions"
 NESTED = (
     "a function that runs on the pool can't submit others: it would hold a slot while it waits for one. "
@@ -80,7 +80,7 @@ _T = TypeVar("_T")
 
 
 class Future(concurrent.futures.Future[_T]):
-    """What will come of a call; a `concurrent.futures.Future`."""
+    """The future result of a call; a `concurrent.futures.Future`."""
 
     _functions: Functions
     _run: _Run | None = None
@@ -90,49 +90,49 @@ class Future(concurrent.futures.Future[_T]):
         raise PackagingError("a Future can't travel to the pool: give what it comes to, `future.result()`")
 
     def cancel(self) -> bool:
-        """Let the call never run. False when it runs already, or is over: a running call is not interrupted."""
+        """Cancel the call. Return False when it runs already, or is over: a running call is not interrupted."""
         if not self._functions._cancel(self) or not super().cancel():
             return self.cancelled()
         self.set_running_or_notify_cancel()
         return True
 
     def add_done_callback(self, fn: Callable[[concurrent.futures.Future[_T]], object]) -> None:
-        """Call `fn(self)` when the call is over: at once if it is, else in a thread that calls one after the other.
+        """Call `fn(self)` when the call is over: at once if it is, else in a thread that runs one callback at a time.
 
-        A callback may wait for other calls, submit, `flush` and `shutdown`. What it raises is logged.
+        A callback may wait for other calls, submit, `flush` and `shutdown`. An exception that it raises is logged.
         """
         if not self.done():
             fn = functools.partial(self._functions._callbacks.add, fn)
         super().add_done_callback(fn)
 
     def running(self) -> bool:
-        """Whether a worker has begun with it and it is not over."""
+        """Return whether a worker has started the call and not finished it."""
         run = self._run
         return run is not None and not self.done() and run.begun.state(self._number) == Begun.RUNS
 
     @property
     def written(self) -> bool:
-        """Whether it is on disk and its job is queued."""
+        """True once the call is on disk and its job is queued."""
         return self._run is not None
 
     @property
     def place(self) -> tuple[int, int]:
-        """The number of its job and its own number there, once it is on disk (`flush`)."""
+        """The number of the call's job and of the call in that job; BadRequest before the call is on disk (`flush`)."""
         if self._run is None:
             raise BadRequest("the call is not on disk yet; `flush` waits until it is")
         return self._run.job.id, self._number
 
 
 class ShutDown(BadRequest, RuntimeError):
-    """A call that comes after `shutdown`, for which there are new `Functions`, or when Python ends."""
+    """Raised for a call after `shutdown`, for which there are new `Functions`, or when Python ends."""
 
 
 class BadNumber(BadRequest, ValueError):
-    """A number that is out of its range; a ValueError, as `concurrent.futures` raises."""
+    """Raised for a number out of its range; a ValueError, as in `concurrent.futures`."""
 
 
 class _Setting(NamedTuple):
-    """What workers take over from this process: that of each call's submit."""
+    """The settings that workers take over from this process, as of each call's submit."""
 
     env: dict[str, str]
     path: tuple[str, ...]
@@ -149,7 +149,7 @@ class _Unwritten(NamedTuple):
     setting: _Setting
 
     def size(self) -> int:
-        """Bytes that it takes beside what other calls that wait have too."""
+        """Return the bytes that the call adds to those of the waiting calls."""
         found = 200
         for body in (self.function, self.body):
             for part in (body,) if isinstance(body, bytes) else body:
@@ -162,7 +162,7 @@ class _Unwritten(NamedTuple):
 
 
 class _Run:
-    """One job, with the futures of its calls that are without a result."""
+    """A job, with the futures of its calls that are without a result."""
 
     def __init__(self, folder: Path, setting: _Setting) -> None:
         self.folder, self.setting = folder, setting
@@ -175,7 +175,7 @@ class _Run:
         self.ended = False
 
     def add(self, calls: Iterable[_Unwritten]) -> dict[int, Future[Any]] | None:
-        """Bring calls to disk; their futures by number, None when this job takes no more."""
+        """Write calls to disk; return their futures by number, None when this job takes no more calls."""
         new = {
             self.writer.add(call.kind, call.body, function=call.function, retries=call.retries): call.future
             for call in calls
@@ -187,30 +187,30 @@ class _Run:
         return new
 
     def is_outdated(self) -> bool:
-        """Whether a module that its workers may have imported was edited since."""
+        """Return whether a module that the job's workers may have imported was edited since."""
         now = _own_modules()
         self._changed = now | self._changed
         return any(self._changed[file] != at for file, at in now.items())
 
     def close(self) -> None:
-        """Close its files: all its futures have a result."""
+        """Close the run's files: all its futures have a result."""
         self.writer.close()
         self.results.close()
         self.begun.close()
 
 
 class Functions(concurrent.futures.Executor):
-    """Calls functions on slots of the pool; a `concurrent.futures.Executor`.
+    """An executor that calls functions on slots of the pool; a `concurrent.futures.Executor`.
 
         with Functions(name="rays") as pool:
             print(sum(pool.map(trace, rays, chunksize=100)))
 
     Args:
-        name: What its jobs are called.
-        max_workers: As many slots at most; as many as the pool gives unless it is said.
-        retries: How often a call is repeated whose worker died under it: 3 unless it is said, 0 for at most one call.
+        name: The name of its jobs.
+        max_workers: Maximum number of slots; default: all that the pool gives.
+        retries: How often a call is repeated whose worker died during it (default 3); 0 for at most one call.
         endpoint: The pool, as for `Client`.
-        start: False: a daemon and an agent that are not there are not started.
+        start: False: do not start a missing daemon or agent.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class Functions(concurrent.futures.Executor):
         self._being_written: list[_Unwritten] = []
         self._outstanding = 0
         self._maps: set[Callable[[], None]] = set()
-        """What submits the rest of each `map`."""
+        """Functions that submit the rest of each `map`."""
         self._runs: list[_Run] = []
         self._closed = False
         self._callbacks = Callbacks()
@@ -249,7 +249,7 @@ class Functions(concurrent.futures.Executor):
 
     @property
     def _max_workers(self) -> int:
-        """How many calls run at a time at most: dask, pipefunc and others ask an executor so."""
+        """Maximum number of calls that run at a time; dask, pipefunc and others read this name."""
         if self.max_workers is None:
             self._ensure()
             with Client(self._endpoint) as client:
@@ -276,14 +276,14 @@ class Functions(concurrent.futures.Executor):
         timeout: float | None = None,
         chunksize: int = 1,
     ) -> Iterator[_T]:
-        """The results of `fn` for the items of `iterables`, in order.
+        """Return an iterator over the results of `fn` for the items of `iterables`, in order.
 
         Args:
             fn: Called with an item of each iterable.
-            iterables: Read as the results are taken, at most a thousand chunks ahead. What is left is read and called
-                when nobody keeps the results, and by `shutdown`; who has begun to take and drops the rest cancels it.
+            iterables: Read as the results are taken, at most a thousand chunks ahead. Dropping the iterator before its
+                first result, or `shutdown`, reads and calls the rest; dropping it later cancels the rest.
             timeout: Seconds from now until the last result (TimeoutError).
-            chunksize: Items that one call takes together; more for small functions.
+            chunksize: Items per call; larger for small functions.
         """
         if chunksize < 1:
             raise BadNumber(f"chunksize={chunksize}: give a number from 1 on")
@@ -341,10 +341,10 @@ class Functions(concurrent.futures.Executor):
             args: The arguments.
             kwargs: The arguments by name.
             source: Python text that defines the function.
-            retries: As for all of them, unless it is said.
+            retries: How often the call is repeated whose worker died during it; None: as for all calls.
 
         Raises:
-            BadRequest: It names no function, or an argument is no JSON, or a whole number of more than 64 bits.
+            BadRequest: `function` names no function, or an argument is no JSON, or a whole number of more than 64 bits.
         """
         self._check()
         if not source and not _REFERENCE.fullmatch(function):
@@ -358,7 +358,7 @@ class Functions(concurrent.futures.Executor):
         return self._add(CallKind.NAMED, b"", body, given)
 
     def flush(self) -> None:
-        """Wait until all calls so far are on disk and their job is queued: they will run, whatever happens to us."""
+        """Wait until all calls so far are on disk and their job is queued, to run even if this process dies."""
         with self._change:
             while self._unwritten or self._being_written:
                 self._change.wait()
@@ -367,9 +367,9 @@ class Functions(concurrent.futures.Executor):
         """Take no more calls. The job ends by itself, once there is nothing left to do.
 
         Args:
-            wait: Come back when all calls have a result and the callbacks have been called; in a callback, when all
+            wait: Return when all calls have a result and the callbacks have been called; in a callback, when all
                 calls have a result.
-            cancel_futures: Cancel those that have not begun.
+            cancel_futures: Cancel the calls that have not begun.
         """
         try:
             while self._maps and not cancel_futures:
@@ -435,7 +435,7 @@ class Functions(concurrent.futures.Executor):
         return future
 
     def _cancel(self, future: Future[Any]) -> bool:
-        """Whether the call will never run."""
+        """Cancel the call; return whether it will never run."""
         with self._change:
             if future.done():
                 return False
@@ -472,7 +472,7 @@ class Functions(concurrent.futures.Executor):
                 self._client.close()
 
     def _wait(self, pause_s: float) -> bool:
-        """Wait until there may be something to do; False when nothing will be any more."""
+        """Wait until there may be something to do; return False when nothing will come any more."""
         with self._change:
             if not self._unwritten:
                 if any(run.futures for run in self._runs):
@@ -484,7 +484,7 @@ class Functions(concurrent.futures.Executor):
         return True
 
     def _write(self) -> bool:
-        """Bring what was submitted to disk; whether there was something."""
+        """Write the submitted calls to disk; return whether there were any."""
         with self._change:
             calls, self._unwritten, self._unwritten_bytes = self._unwritten, [], 0
             self._being_written = calls
@@ -505,7 +505,7 @@ class Functions(concurrent.futures.Executor):
         return bool(calls)
 
     def _bring(self, calls: list[_Unwritten]) -> None:
-        """Give calls to the job that has what their submits had, or to a new one."""
+        """Give calls to the job with the same settings as their submits, or to a new job."""
         run = next((one for one in reversed(self._runs) if one.setting == calls[0].setting), None)
         if run is not None and not run.futures:
             self._ask_end(run)  # cancelled while it had nothing to do?
@@ -526,7 +526,7 @@ class Functions(concurrent.futures.Executor):
                     run.futures[number] = future
 
     def _start(self, calls: list[_Unwritten]) -> tuple[_Run, dict[int, Future[Any]]]:
-        """Queue a job with these as its first calls."""
+        """Queue a job with `calls` as its first calls."""
         setting = calls[0].setting
         payload = Payload(
             source=files.SOURCE,
@@ -583,7 +583,7 @@ class Functions(concurrent.futures.Executor):
             services.ensure(start=self._start_services)
 
     def _collect(self) -> bool:
-        """Take the results that have come; whether there were some."""
+        """Take the results that have come; return whether there were any."""
         found = False
         for run in self._runs:
             for result in run.results.more() if run.futures else ():
@@ -594,7 +594,7 @@ class Functions(concurrent.futures.Executor):
         return found
 
     def _look(self) -> None:
-        """See to the jobs whose results are waited for: what is gone is started, and what has ended gives no more."""
+        """Check the jobs with open calls: restart daemon and agent if they are gone, end the calls of ended jobs."""
         with contextlib.suppress(ElasticError):
             self._ensure()
         for run in self._runs:
@@ -609,7 +609,7 @@ class Functions(concurrent.futures.Executor):
                 self._runs.remove(run)
 
     def _ask_end(self, run: _Run) -> None:
-        """Find out whether the run's job is over, if anybody answers."""
+        """Record whether the run's job is over, if the daemon answers."""
         if not run.ended and self._client is not None:
             with contextlib.suppress(ElasticError):
                 answer = self._client.ask(wire.ListJobs(all=True, job=run.job.id), ANSWER_S)
@@ -617,7 +617,7 @@ class Functions(concurrent.futures.Executor):
                 run.ended = not jobs or jobs[0].phase in ENDED
 
     def _end(self, run: _Run) -> None:
-        """Say why calls of a job that is over have no result."""
+        """Set an exception on each call of an ended job that has no result."""
         problem: Exception = JobFailed(f"job {run.job.id} is over, and this call has no result")
         try:
             run.job.check()
@@ -650,7 +650,7 @@ class Functions(concurrent.futures.Executor):
 
 
 class Remote(Generic[_P, _T]):
-    """A function that can be called here (`f(x)`) and on the pool (`f.remote(x)`)."""
+    """A function that can be called locally (`f(x)`) and on the pool (`f.remote(x)`)."""
 
     def __init__(self, function: Callable[_P, _T], retries: int) -> None:
         functools.update_wrapper(self, function)
@@ -658,11 +658,11 @@ class Remote(Generic[_P, _T]):
         self._retries = retries
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Call it here."""
+        """Call the function locally."""
         return self._function(*args, **kwargs)
 
     def remote(self, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        """Call it on a slot of the pool."""
+        """Call the function on a slot of the pool."""
         return _default()._submit(self._function, args, kwargs, self._retries)
 
 
@@ -674,7 +674,7 @@ def submit(fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
 def map(  # noqa: A001 - as Python's own
     fn: Callable[..., _T], /, *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
 ) -> Iterator[_T]:
-    """The results of `fn` for the items of `iterables`, in order. See `Functions.map`."""
+    """Return an iterator over the results of `fn` for the items of `iterables`, in order. See `Functions.map`."""
     return _default().map(fn, *iterables, timeout=timeout, chunksize=chunksize)
 
 
@@ -683,13 +683,13 @@ def remote(function: Callable[_P, _T], /) -> Remote[_P, _T]: ...
 @overload
 def remote(*, retries: int = files.RETRIES) -> Callable[[Callable[_P, _T]], Remote[_P, _T]]: ...
 def remote(function: Callable[..., Any] | None = None, /, *, retries: int = files.RETRIES) -> Any:
-    """Let a function be called on the pool too: `@remote` or `@remote(retries=0)`, then `f.remote(x)`."""
+    """Make a function callable on the pool too: `@remote` or `@remote(retries=0)`, then `f.remote(x)`."""
     _checked(retries)
     return Remote(function, retries) if function is not None else lambda fn: Remote(fn, retries)
 
 
 def _working_folder() -> bytes:
-    """As `os.getcwdb`, which lets other threads run: each submit would wait then for the thread that writes."""
+    """Return `os.getcwdb()`, keeping the GIL: otherwise each submit would wait for the writing thread."""
     found: bytes | None = _getcwd(_path, len(_path))
     if found and found.startswith(b"/"):
         return found
@@ -697,7 +697,7 @@ def _working_folder() -> bytes:
 
 
 def _own_modules() -> dict[str, int]:
-    """When the file of each loaded module was changed, but for those of Python and of installed packages."""
+    """Return the modification time of each loaded module's file, without those of Python and installed packages."""
     found = {}
     for file in _own_files(len(sys.modules)):
         with contextlib.suppress(OSError):
@@ -733,7 +733,7 @@ def flush() -> None:
 
 
 def results(job: int | str) -> dict[int, Any]:
-    """What calls of an earlier job returned, by number; an exception stands for a call that raised one.
+    """Return the results of an earlier job's calls, by number; an exception stands for a call that raised one.
 
     Args:
         job: The job's number or name, as `jupyter elastic jobs --all` shows them.
@@ -741,7 +741,7 @@ def results(job: int | str) -> dict[int, Any]:
     Raises:
         NotFound: There is no such job.
         BadRequest: The job has called no functions.
-        NotAllowed: It is somebody else's job: to read what it returned is to run what he has put there.
+        NotAllowed: The job is another user's: reading its results would run code that its owner may have put there.
     """
     with Client() as client:
         found, _ = find(client, str(job))
@@ -759,11 +759,11 @@ _open: set[Functions] = set()
 _lock = threading.Lock()
 _made: Functions | None = None
 _ended = False
-"""Python ends: nobody is left who could write a call."""
+"""True once Python ends and no thread could write a call any more."""
 
 
 def _default() -> Functions:
-    """Those of this process."""
+    """Return this process's `Functions`, made at the first call."""
     global _made
     with _lock:
         if _made is None or _made._pid != os.getpid():
@@ -773,7 +773,7 @@ def _default() -> Functions:
 
 @atexit.register
 def _at_exit() -> None:
-    """What was submitted is queued, though nobody waits for it any more."""
+    """Queue all submitted calls, though nobody waits for their results any more."""
     global _ended
     with contextlib.ExitStack() as every:
         for functions in _open:

@@ -1,7 +1,7 @@
-"""The handle of a job: what a person holds after `%%distribute --detach`, or from `Job(client, number)`.
+"""Provides the handle of a job, as `%%distribute --detach` returns it, or `Job(client, number)`.
 
 Knows the client and the job's folder; must not know the daemon's insides or how a screen draws. A result is unpickled
-here, from a folder that belongs to the user who asks: a pickle runs code of whoever wrote it.
+here, only from a folder of this user: a pickle runs code of its author.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from jupyter_elastic.types.errors import (
 )
 
 BACKGROUND = "background"
-"""File in a job's folder: the cell that waits for the job may go on."""
+"""File in a job's folder that lets the cell that waits for the job go on."""
 MOST_SLOTS = 100_000
-"""Of any pool (`JobSpec`)."""
+"""Maximum number of slots of any pool (`JobSpec`)."""
 MANY = 10_000
-"""So many jobs a pool remembers."""
+"""Number of jobs that a pool remembers."""
 
 
 class Tail:
-    """Copies what a rank prints as it is printed."""
+    """A follower of a rank's output file."""
 
     def __init__(self, folder: JobFolder, *names: str) -> None:
         self._folder, self._names = folder, names
         self._copied = 0
 
     def copy(self, into: TextIO) -> None:
-        """What has come since."""
+        """Copy the output since the last call."""
         with contextlib.suppress(FileNotFoundError), self._folder.open(*self._names) as file:
             file.seek(self._copied)
             for piece in self._folder.shown(file):
@@ -60,12 +60,12 @@ class Tail:
 class Job:
     """A job of the pool. Its properties ask the daemon anew each time; logs and results are read from its folder.
 
-    Whatever asks the daemon raises DaemonUnreachable when none answers, and NotFound when there is no such job.
+    Requests to the daemon raise DaemonUnreachable when none answers, and NotFound when there is no such job.
 
     Args:
-        client: The connection to ask.
+        client: The connection to the daemon.
         number: The job's number.
-        known: What is known of it already, so that nobody need be asked.
+        known: The job's state if it is known already, which saves a request.
     """
 
     def __init__(self, client: Client, number: JobId, known: JobInfo | None = None) -> None:
@@ -75,7 +75,7 @@ class Job:
 
     @property
     def info(self) -> JobInfo:
-        """All that the daemon says of the job."""
+        """The job's state as the daemon reports it."""
         if self._known is None or self._known.phase not in ENDED:
             found = self._client.jobs(all=True, job=self.id)
             if not found:
@@ -85,7 +85,7 @@ class Job:
 
     @property
     def known(self) -> JobInfo:
-        """What was last known of it; the daemon is asked only when nothing is."""
+        """The job's last known state; requested from the daemon only when there is none."""
         return self._known or self.info
 
     @property
@@ -95,14 +95,14 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """Where its files are: `cell.py`, `rank.N/stdout`, `results/`; NotAllowed when it is somebody else's job."""
+        """The folder of `cell.py`, `rank.N/stdout`, `results/`; NotAllowed when it is another user's job."""
         if self.known.private:
             self.files.names()
         return self.files.path
 
     @property
     def files(self) -> JobFolder:
-        """The folder, whose files it opens: what another user has put there does no harm."""
+        """The job's folder, opened safely: files that another user has put there do no harm."""
         return JobFolder.of(self.known)
 
     @property
@@ -112,7 +112,7 @@ class Job:
 
     @property
     def progress(self) -> Progress | None:
-        """What rank 0 last reported; None before that."""
+        """The last report of rank 0; None before that."""
         return self.info.progress
 
     @property
@@ -122,7 +122,7 @@ class Job:
         return sorted(int(match[1]) for match in found if match)
 
     def logs(self, rank: int = 0, stream: str = "stdout") -> str:
-        """All that a rank has printed so far; `stream` is `stdout` or `stderr`.
+        """Return a rank's output so far; `stream` is `stdout` or `stderr`.
 
         Args:
             rank: The rank, from 0.
@@ -134,8 +134,8 @@ class Job:
         Raises:
             BadRequest: There is no such stream.
             NotFound: The job has no such rank.
-            NotAllowed: It is somebody else's job, and its files are closed to this user. Of one whose files are not,
-                the last 4 MiB come back, with control characters written out.
+            NotAllowed: Another user owns the job, and its files are closed to this user. If they are readable, the
+                last 4 MiB come back, with control characters written out.
         """
         if stream not in {"stdout", "stderr"}:
             raise BadRequest(f"there is no stream {stream!r}; ask for 'stdout' or 'stderr'")
@@ -151,7 +151,7 @@ class Job:
         return cut + files.text(data.decode(errors="replace"))
 
     def wait(self, timeout: float | None = None) -> Phase:
-        """Wait for the job's end, at most `timeout` seconds (TimeoutError); how it ended."""
+        """Wait for the job's end, at most `timeout` seconds (TimeoutError); return its final status."""
         if self.status not in ENDED:
             try:
                 self._client.wait_for_end(self.id, timeout)
@@ -163,31 +163,31 @@ class Job:
 
     @property
     def results(self) -> dict[int, Values]:
-        """Rank -> {name: value} of the --out names that came back, for every rank that has finished.
+        """The `--out` values that came back, as rank -> {name: value}, of every rank that has finished.
 
-        NotAllowed when it is somebody else's job.
+        NotAllowed when it is another user's job.
         """
         files = results_of(self)
         found = (re.fullmatch(r"rank\.([0-9]{1,9})\.pickle", name) for name in files.names("results"))
         return dict(sorted((int(match[1]), _load(files, match[0])) for match in found if match))
 
     def result(self, rank: int | None = None) -> Any:
-        """The value of the --out name (a dict when there are several), of `rank` or else the lowest that finished.
+        """Return the value of the --out name (a dict if several), of `rank` or else of the lowest that finished.
 
         Waits for the job's end.
 
         Args:
-            rank: Whose value; None: the lowest rank that left one.
+            rank: The rank; None: the lowest rank that left a result.
 
         Returns:
             The value as it was pickled in the worker; None when the job has no --out names.
 
         Raises:
             JobFailed: The job failed; the message opens with the first failing rank's traceback.
-            JobCancelled: It was cancelled.
-            NotAllowed: It is somebody else's job.
+            JobCancelled: The job was cancelled.
+            NotAllowed: The job is another user's.
             NotFound: That rank left no result.
-            ElasticError: The value did not come back, or can't be unpickled here. Of several names a warning says it.
+            ElasticError: The value did not come back, or can't be unpickled here. With several names this is a warning.
         """
         results_of(self)
         if self.status not in ENDED:
@@ -207,9 +207,9 @@ class Job:
 
     @property
     def error(self) -> failure.Failure | None:
-        """What the first failing rank raised; None when none has.
+        """The exception of the first failing rank; None when none has failed.
 
-        NotAllowed when that is its owner's alone to know.
+        NotAllowed when only the job's owner may read it.
         """
         self.files.names()
         return failure.read(self.files)
@@ -229,10 +229,10 @@ class Job:
         """End the job. Returns when the command is on the daemon's disk; `wait()` for the end.
 
         Args:
-            reason: Shown to whoever asks why it ended.
+            reason: Shown as the reason of the job's end.
 
         Raises:
-            NotAllowed: It is somebody else's job.
+            NotAllowed: The job is another user's.
         """
         self._client.ask(wire.CancelJob(job=self.id, reason=reason))
 
@@ -244,19 +244,19 @@ class Job:
         preemptible: bool | UnsetType = UNSET,
         deadline_at: float | UnsetType | None = UNSET,
     ) -> None:
-        """Let the job hold another number of slots from now on: `2`, `"1:4"` or `(1, 4)`; or change what else it asked.
+        """Change the job's range of slots: `2`, `"1:4"` or `(1, 4)`; or another of its demands.
 
-        What is not given stays.
+        Arguments that are not given change nothing.
 
         Args:
             slots: A number, or the least and the most.
             sizes: Allowed numbers of slots; `()` for all of the range.
             preemptible: Whether a policy may take all its slots to pause it.
-            deadline_at: When it is to be done, in seconds since the epoch; None for no deadline.
+            deadline_at: Time to finish by, in seconds since the epoch; None for no deadline.
 
         Raises:
             BadRequest: The range is not one, no size lies in it, the pool is smaller, or the job is over.
-            NotAllowed: It is somebody else's job.
+            NotAllowed: The job is another user's.
         """
         low, high = (UNSET, UNSET) if slots is None else slot_range(slots)
         if low is not UNSET:
@@ -273,7 +273,7 @@ class Job:
         )
 
     def explain(self) -> str:
-        """Why the job waits, or holds what it holds; which of its ranks waits for which, when one has for long."""
+        """Explain why the job waits, or holds its slots; and which ranks wait for which, if one has for long."""
         text = expect(self._client.ask(wire.ExplainJob(job=self.id)), wire.Explanation).text
         info = self.info
         use = usage.read(JobFolder.of(info)) if info.phase == "running" else None
@@ -283,7 +283,7 @@ class Job:
         return text
 
     def size_history(self) -> list[SizePoint]:
-        """How many slots it held since when, and why; which workers died and were replaced."""
+        """Return the job's numbers of slots over time, with reasons; also the deaths and replacements of workers."""
         model = JobModel(self.id)
         for event in self._client.events(0, self.id, follow=False):
             model.fold(event)
@@ -307,7 +307,7 @@ class Job:
 
 
 def results_of(job: Job) -> JobFolder:
-    """The folder to unpickle from; NotAllowed when it is somebody else's."""
+    """Return the folder to unpickle results from; NotAllowed when it is another user's job."""
     files, owner = job.files, job.known.owner
     files.check_own(
         f"read its results, which are pickles: to read one runs code that {owner} may have put into it. "
@@ -317,10 +317,10 @@ def results_of(job: Job) -> JobFolder:
 
 
 def find(client: Client, word: str, *, one: bool = False) -> tuple[Job, str]:
-    """The job of this number, else the newest of this name, and a note where several have it.
+    """Return the job of this number, else the newest of this name, and a note if several jobs have the name.
 
-    Unfinished jobs go before ended ones, the user's own before others'. With `one` (for what can't be undone) a name
-    that several unfinished jobs have is a BadRequest; NotFound when no job has it.
+    Unfinished jobs go before ended ones, the user's own before others'. With `one` (for what can't be undone) a name of
+    several unfinished jobs is a BadRequest; NotFound when no job has it.
     """
     if word.isdecimal():
         return Job(client, int(word)), ""
@@ -343,7 +343,7 @@ def find(client: Client, word: str, *, one: bool = False) -> tuple[Job, str]:
 
 
 def check_size(client: Client, least: int) -> None:
-    """BadRequest when so many slots are more than any pool can have; the pool itself judges smaller numbers."""
+    """Raise BadRequest when no pool can have `least` slots; the pool itself judges smaller numbers."""
     if least <= MOST_SLOTS:
         return
     hosts = expect(client.ask(wire.ListHosts()), wire.Hosts)
@@ -353,7 +353,7 @@ def check_size(client: Client, least: int) -> None:
 
 
 def slot_range(slots: int | str | tuple[int, int]) -> tuple[int, int]:
-    """`2` -> (2, 2); `"1:4"` -> (1, 4). BadRequest says what is wrong."""
+    """Parse `2` as (2, 2), `"1:4"` as (1, 4). BadRequest says what is wrong."""
     if isinstance(slots, tuple):
         slots = ":".join(str(part) for part in slots)
     match = re.fullmatch(r"\s*(\d{1,18})\s*(?::\s*(\d{1,18})\s*)?", str(slots))
@@ -369,7 +369,7 @@ def slot_range(slots: int | str | tuple[int, int]) -> tuple[int, int]:
 
 
 class Values(dict[str, Any]):
-    """A rank's values of `--out` by name; asking for a name that did not come back raises ElasticError with the why."""
+    """A rank's values of `--out` by name; a name that did not come back raises ElasticError with the reason."""
 
     lost: dict[str, str]
 
@@ -378,7 +378,7 @@ class Values(dict[str, Any]):
 
 
 def _load(files: JobFolder, name: str) -> Values:
-    """A rank's values, as far as they can be read here."""
+    """Read a rank's values, as far as they can be unpickled here."""
     from jupyter_elastic.client import pickling
 
     content = results.unpack(files.read("results", name))

@@ -1,8 +1,8 @@
-"""The one fold of a job's events into what a screen shows of it.
+"""Folds a job's events into the content of its screens.
 
 Pure: no clock, no socket, no front end. `fold` each event once, in order; `screen(now)` at any time gives the view
 model that the widget, the static display, the terminal and the server extension draw and do not compute. Reported
-numbers are finite: the daemon leaves out what is not.
+numbers are finite: the daemon leaves out others.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ from jupyter_elastic.types import (
 from jupyter_elastic.types.texts import also_used_by
 
 MAX_POINTS = 360
-"""Of a metric's curve; when it is full, of four points the least and the greatest stay."""
+"""Maximum number of points of a metric's curve; a full curve keeps the least and the greatest of each four."""
 MAX_METRICS = 24
 SPEED = "samples/s"
-"""The curve of the throughput."""
+"""Name of the throughput's curve."""
 MAX_SIZES = 500
 _WINDOW = 40
-"""Progress reports over which the speed is judged."""
+"""Progress reports over which the speed is averaged."""
 
 Tone = Literal["wait", "run", "change", "good", "bad", "off"]
 
 
 class SizePoint(Struct, frozen=True, kw_only=True):
-    """From `at` on the job held `slots` slots, because of `reason`; everybody stood still for `pause_s`.
+    """A size in a job's history: from `at` on it held `slots` slots, for `reason`; all workers paused for `pause_s`.
 
-    As many as before: what happened then (a worker died, or was replaced) is the reason.
+    If the number has not changed, `reason` names an event at that time: a worker died, or was replaced.
     """
 
     at: float
@@ -69,19 +69,19 @@ class SizePoint(Struct, frozen=True, kw_only=True):
 
 
 class Series(Struct, frozen=True, kw_only=True):
-    """A metric's curve. Points that are no number are left out of it; `last` is in words (`nan` too)."""
+    """A metric's curve, without points that are no number; `last` is in words (`nan` too)."""
 
     name: str
     points: list[tuple[float, float]]
     last: str
     times: list[float] = []
-    """Of each point, seconds since the job was submitted."""
+    """Seconds from the job's submit to each point."""
     epochs: list[float] = []
-    """Of each point; empty unless each was reported with one."""
+    """Epoch of each point; empty unless each was reported with one."""
 
 
 class SizeSpeed(Struct, frozen=True, kw_only=True):
-    """A size and its speed."""
+    """The speed at a size."""
 
     workers: int
     servers: int
@@ -96,13 +96,13 @@ class SpeedFit(Struct, frozen=True, kw_only=True):
 
     sizes: list[SizeSpeed]
     form: str
-    """`allreduce`, `sync` or `async`: the formula that was fitted."""
+    """Name of the fitted formula: `allreduce`, `sync` or `async`."""
     error: float
-    """By how much a prediction is off: the median relative error for a size when it is left out of the fit."""
+    """Error of the fit: the median relative error for a size when it is left out of the fit."""
 
 
 class JobScreen(Struct, frozen=True, kw_only=True):
-    """All that a screen shows of a job but its output. Times are seconds since the epoch."""
+    """The content of a job's screen but for its output. Times are seconds since the epoch."""
 
     job: JobId
     name: str
@@ -111,11 +111,11 @@ class JobScreen(Struct, frozen=True, kw_only=True):
     phase: str
     tone: Tone
     state: str
-    """In words: `running on 2 GPUs`."""
+    """The state in words: `running on 2 GPUs`."""
     detail: str
-    """A second line: why it waits, the policy's reason, why it failed."""
+    """A second line: why the job waits, the policy's reason, why it failed."""
     warning: str = ""
-    """A line before that: what the job has lost."""
+    """A line before `detail`: the progress that the job has lost."""
     unit: str
     """`GPU` or `CPU slot`."""
     slots: list[SlotId]
@@ -128,15 +128,15 @@ class JobScreen(Struct, frozen=True, kw_only=True):
     epochs: float | None
     step: int | None
     training: int = 1
-    """Of its cell, from 1: of that one are the figures above, and the curves."""
+    """Number of the training in the cell, from 1, that the figures above and the curves belong to."""
     samples_per_s: float | None
     metrics: list[Series]
     use: ResourceUsage | None
-    """What its workers use of the machine just now; None while nobody can tell."""
+    """The workers' current use of the machine; None while it is not known."""
     speeds: SpeedFit | None
-    """How fast it trains at each size, measured and predicted; None before two sizes were measured."""
+    """Training speed at each size, measured and predicted; None before two sizes were measured."""
     usage: list[Series]
-    """The same over time, by worker or GPU: a point's x are seconds since the job was submitted."""
+    """Resource use over time, by worker or GPU: a point's x are seconds since the job was submitted."""
     attempt: int
     preemptions: int
     submitted_at: float
@@ -146,7 +146,7 @@ class JobScreen(Struct, frozen=True, kw_only=True):
 
 
 class JobModel:
-    """What a screen of one job has to remember."""
+    """The state behind one job's screen."""
 
     def __init__(self, job: JobId, *, kind: str = "cpu") -> None:
         self.job = job
@@ -156,16 +156,16 @@ class JobModel:
         self.phase: Phase = "queued"
         self.seq = 0
         self.explanation = ""
-        """Why it waits, as the daemon explains it; `explain` takes that in."""
+        """The daemon's reason why the job waits; set by `explain`."""
         self.until = ""
-        """About when it can start, by the same explanation; a forecast is shown instead."""
+        """Approximate start in the same explanation; a forecast replaces it."""
         self.forecast: tuple[float, float] | None = None
-        """From when to when it is likely to start, seconds since the epoch, from whoever asks the what-if."""
+        """Earliest and latest likely start, seconds since the epoch, set by the what-if's caller."""
         self.use: ResourceUsage | None = None
-        """What the workers use of the machine, from whoever reads the job's folder; likewise the next."""
+        """The workers' use of the machine, set, like `usage`, by the reader of the job's folder."""
         self.usage = UsageHistory()
         self.speeds: SpeedFit | None = None
-        """Measured and predicted by size, from whoever fits them."""
+        """Measured and predicted speeds by size, set by their fit."""
         self.reason = ""
         self.submitted_at = 0.0
         self.started_at: float | None = None
@@ -176,21 +176,21 @@ class JobModel:
         self.sizes: list[SizePoint] = []
         self.progress: Progress | None = None
         self.elastic: bool | None = None
-        """Whether the cell has come to an elastic loop; until then its size stays."""
+        """True once the cell has reached an elastic loop; until then its size stays."""
         self.stays = ""
-        """Why it doesn't grow: a worker could not join."""
+        """Reason why the job does not grow: a worker could not join."""
         self.held = 0
-        """Slots that its session keeps after its end, until `held_until` unless somebody waits."""
+        """Slots that its session retains after its end, until `held_until` or until another job needs them."""
         self.held_until: float | None = None
         self.pinned: tuple[SlotId, ...] = ()
-        """Slots that its session keeps because its memory can't leave their devices, until `pinned_until` at most."""
+        """Slots retained because the session's memory can't leave their devices, until `pinned_until` at most."""
         self.pinned_why = ""
         self.pinned_until: float | None = None
         self._committed: bool | None = None
         self._again = ""
-        """How it begins again, since it was taken its slots."""
+        """Where training starts again after the job lost its slots."""
         self._also_used: dict[SlotId, str] = {}
-        """By slot of the pool, who uses it without a lease."""
+        """Text on the users without a lease of a slot, by slot."""
         self._wanted = 0
         self._why = ""
         self._speed: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
@@ -199,11 +199,11 @@ class JobModel:
 
     @property
     def ended(self) -> bool:
-        """Whether the job is over for good."""
+        """True once the job is over for good."""
         return self.phase in ENDED
 
     def describe(self, info: JobInfo) -> None:
-        """Begin from what the daemon says of a job, for a view that joins without its events."""
+        """Start from the daemon's description of a job, for a view that joins without its events."""
         self.spec, self.owner, self.phase = info.spec, info.owner, info.phase
         self.reason, self.attempt, self.preemptions = info.reason, info.attempt, info.preemptions
         self.submitted_at, self.started_at, self.ended_at = info.submitted_at, info.started_at, info.ended_at
@@ -214,7 +214,7 @@ class JobModel:
         self._wanted = len(info.slots)
 
     def explain(self, text: str, until: str) -> bool:
-        """Take in what the daemon answers (`wire.Explanation`); whether that is new."""
+        """Record the daemon's explanation (`wire.Explanation`); return whether it is new."""
         until = " ".join(until.split())
         explained = " ".join(text.split()).removesuffix(until).rstrip(), until
         new = explained != (self.explanation, self.until)
@@ -222,7 +222,7 @@ class JobModel:
         return new
 
     def fold(self, event: Event) -> None:
-        """Take an event in; those of other jobs change nothing, and of the pool's only what concerns its slots."""
+        """Fold an event in; other jobs' events change nothing, of the pool's only those about its slots count."""
         data = event.data
         if event.seq <= self.seq:
             return
@@ -274,7 +274,7 @@ class JobModel:
                 pass
 
     def screen(self, now: float) -> JobScreen:
-        """The view model at `now`."""
+        """Return the view model at `now`."""
         spec, progress = self.spec, self.progress or Progress()
         tone, state, detail = self._description(now)
         running = self.phase in {"running", "rescaling"}
@@ -314,21 +314,21 @@ class JobModel:
 
     @property
     def unit(self) -> str:
-        """What a slot is here."""
+        """Name of a slot on this pool."""
         return "GPU" if self.kind == "gpu" else "CPU slot"
 
     @property
     def fraction(self) -> float | None:
-        """Done of the training, 0 to 1; None where the job does not say how much there is."""
+        """Fraction of the training done, 0 to 1; None if the job does not report a total."""
         return 1.0 if self.phase == "completed" else fraction_done(self.progress)
 
     @property
     def keeps(self) -> bool:
-        """Whether its session keeps slots after its end."""
+        """True while its session retains slots after the job's end."""
         return bool(self.held or self.pinned)
 
     def hold(self, now: float) -> str:
-        """What its session keeps after its end, in words; empty when nothing. True for a moment: for live views."""
+        """Describe the slots that its session retains after its end; empty for none. For live views: soon outdated."""
         if self.pinned:
             left_s = max((self.pinned_until or 0.0) - now, 0.0)
             kept = ", ".join(self.pinned)
@@ -404,7 +404,7 @@ class JobModel:
 
     @property
     def _needed(self) -> str:
-        """The least that it can start on; what a server takes depends on the pool."""
+        """The least that the job can start on; the demand of a parameter server depends on the pool."""
         servers = self.spec.min_servers if self.spec else 0
         beside = f" and {servers} for parameter servers" if servers > 1 else " and 1 for a parameter server"
         return self._count(self.spec.min_slots if self.spec else 1) + (beside if servers else "")
@@ -453,15 +453,15 @@ class _Point(NamedTuple):
 
 
 class _Curve:
-    """A metric over steps; when it grows, of each stretch the least and the greatest value stay, so that spikes do."""
+    """A metric over steps; a long curve keeps the least and the greatest value of each stretch, so that spikes stay."""
 
     def __init__(self) -> None:
         self.last = ""
         self._points: list[_Point] = []
         self._stretch: list[_Point] = []
-        """What stays of those that came since the last of `_points`."""
+        """Kept points since the last of `_points`."""
         self._count, self._width = 0, 2
-        """How many came since then, and are made two."""
+        """Number of points since then, and the number that is reduced to two."""
         self._newest = _Point(0.0, 0.0, 0.0, None)
 
     def add(self, point: _Point) -> None:
@@ -482,7 +482,7 @@ class _Curve:
         self._newest = point
 
     def series(self, name: str, begin: float) -> Series:
-        """The curve; its times are counted from `begin`."""
+        """Return the curve; its times are counted from `begin`."""
         points = [*self._points, *self._stretch]
         if points and points[-1] != self._newest:
             points.append(self._newest)
@@ -497,14 +497,14 @@ class _Curve:
 
 
 def _extremes(points: list[_Point]) -> list[_Point]:
-    """The points with the least and the greatest value, in their order; of equal ones the first and the last."""
+    """Return the points with the least and the greatest value, in their order; of equal ones the first and the last."""
     values = [point.y for point in points]
     least, greatest = values.index(min(values)), len(values) - 1 - values[::-1].index(max(values))
     return [points[at] for at in sorted({least, greatest})]
 
 
 def _curves(points: Sequence[UsagePoint], begin: float) -> list[Series]:
-    """A curve for each worker's cores and memory, and each GPU; none of less than two points."""
+    """Return a curve for each worker's cores and memory, and each GPU; none of less than two points."""
     found: dict[str, list[tuple[float, float]]] = {}
     for point in points:
         x = round(point.at - begin, 1)
@@ -521,7 +521,7 @@ def _curves(points: Sequence[UsagePoint], begin: float) -> list[Series]:
 
 
 def human_time(seconds: float) -> str:
-    """`4.2 s`, `3 min 20 s`, `2 h`: a duration for people."""
+    """Format a duration for people: `4.2 s`, `3 min 20 s`, `2 h`."""
     seconds = max(0.0, seconds)
     if seconds < 9.95:
         return f"{seconds:.1f} s"
@@ -537,7 +537,7 @@ _TWO_UNITS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "
 
 
 def human_range(low: float, high: float) -> str:
-    """`about 3 to 5 min`: a range of durations for people, no more exact than it can be."""
+    """Format a range of durations for people, no more exact than it can be: `about 3 to 5 min`."""
     low, high = max(0.0, low), max(0.0, high)
     for size, unit in ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86_400.0, "days")):
         if high < 90 * size or unit == "days" or (unit == "h" and high < 48 * size):
@@ -549,12 +549,12 @@ def human_range(low: float, high: float) -> str:
 
 
 def not_known(before: int) -> str:
-    """What is said of a queued job's start where the forecast's range says nothing."""
+    """Return the text on a queued job's start when the forecast's range is empty."""
     return f"start not known yet, {before} {'job' if before == 1 else 'jobs'} before it"
 
 
 def fraction_done(progress: Progress | None) -> float | None:
-    """Done of the training by this report, 0 to 1; None where it does not say how much there is."""
+    """Return the fraction of the training that this report says is done, 0 to 1; None if it names no total."""
     if progress is None:
         return None
     for part, whole in ((progress.samples, progress.total_samples), (progress.epoch, progress.epochs)):

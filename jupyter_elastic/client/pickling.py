@@ -1,6 +1,6 @@
-"""Functions, arguments and results as bytes between whoever submits and the workers.
+"""Pickles functions, arguments and results between submitting processes and workers.
 
-All is pickled for, and by, processes of one user alone. What can't travel is named.
+Every pickle is made for, and by, processes of one user alone. An error names the object that can't travel.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from jupyter_elastic.types.errors import BadRequest, ElasticError, JobFailed, Pa
 
 _FRAME = re.compile(r'  File "(.*)", line (\d+), in ')
 _APART = 64 * 1024
-"""Bytes from which a piece of a pickle is kept apart: an array, a text, what pickle writes at once of a long list."""
+"""Bytes from which a piece of a pickle is kept separately: an array, a text, a long list's part as pickle writes it."""
 _PLAIN = (int, float, str, bytes, bool, types.NoneType)
 
 
 _pieces: weakref.WeakValueDictionary[bytes, Piece] = weakref.WeakValueDictionary()
-"""Those of all calls that wait. Each submit pickles its values, which may have changed, and copies what has."""
+"""Pieces of all waiting calls. Each submit pickles its values, which may have changed, and copies the changes."""
 
 
 class _Parts:
-    """A pickle's file that keeps large pieces apart."""
+    """A file for a pickle that keeps large pieces separately."""
 
     def __init__(self, most: float) -> None:
         self._parts: list[bytes | Piece] = []
@@ -67,7 +67,7 @@ class _Parts:
 
     @property
     def body(self) -> Body:
-        """What was written."""
+        """The written pickle."""
         if any(isinstance(part, Piece) for part in self._parts):
             return tuple(self._parts)
         return b"".join(part for part in self._parts if isinstance(part, bytes))
@@ -80,14 +80,14 @@ def _dumps(value: Any, most: float = math.inf) -> Body:
 
 
 class RemoteTraceback(Exception):
-    """Where a function raised its exception, on the pool: the cause of that exception here, or of its first cause."""
+    """The worker's traceback of an exception; `__cause__` of that exception here, or of its first cause."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
 
 
 class _Reader(ClassUnpickler):
-    """Leaves the classes that this process has as they are; cloudpickle sets all their attributes anew."""
+    """An unpickler that leaves this process's classes unchanged; cloudpickle would set all their attributes anew."""
 
     def find_class(self, module: str, name: str, /) -> Any:
         found = super().find_class(module, name)
@@ -98,7 +98,7 @@ class _Reader(ClassUnpickler):
 
 
 def loads(data: bytes) -> Any:
-    """What this user's own worker has pickled into a private folder."""
+    """Unpickle data that this user's own worker has written into a private folder."""
     if b"cloudpickle" not in data:  # then no class is in it by value: the usual result, a thousand times a second
         return pickle.loads(data)  # noqa: S301 - see the module
     reader = _Reader(io.BytesIO(data))
@@ -109,9 +109,9 @@ def loads(data: bytes) -> Any:
 
 
 def outcome(result: Result) -> tuple[BaseException | None, Any]:
-    """The exception of a call, or its value, as the worker has left it.
+    """Return the exception or the value of a call, as its worker has left it.
 
-    What is read may run anything, `sys.exit` too, and mostly in the one thread that reads all results: it fails alone.
+    Unpickling may run anything, `sys.exit` too, mostly in the one thread that reads all results: only this call fails.
     """
     try:
         if result.kind == ResultKind.RAISED:
@@ -150,7 +150,7 @@ def _exception(found: Raised) -> BaseException:
 
 
 def _with_source(traceback: str) -> str:
-    """A worker's traceback with the lines of cells, which only the kernel knows that ran them."""
+    """Add the source lines of cells to a worker's traceback; only the kernel that ran the cells knows them."""
     lines = traceback.splitlines()
     found = []
     for line, following in itertools.zip_longest(lines, lines[1:], fillvalue=""):
@@ -161,7 +161,7 @@ def _with_source(traceback: str) -> str:
 
 
 def pickled_function(fn: Callable[..., Any]) -> Body:
-    """The function, with what it reads around it. PackagingError names what can't travel."""
+    """Pickle a function, with the outer names that it reads. PackagingError names what can't travel."""
     if not callable(fn):
         raise BadRequest(f"a {type(fn).__name__} can't be called; give a function and its arguments: submit(f, x)")
     name = getattr(fn, "__qualname__", type(fn).__name__)
@@ -176,7 +176,7 @@ def pickled_function(fn: Callable[..., Any]) -> Body:
 
 
 def _around(fn: Callable[..., Any]) -> dict[str, Any]:
-    """What a function reads of what stands around it, and the object that it is a method of."""
+    """Return the outer variables that a function reads, and the object that it is a method of."""
     found: dict[str, Any] = {}
     if isinstance(fn, functools.partial):
         found = {f"argument {number}": value for number, value in enumerate(fn.args, 1)} | dict(fn.keywords)
@@ -192,7 +192,7 @@ def _around(fn: Callable[..., Any]) -> dict[str, Any]:
 
 
 def pickled_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Body:
-    """The arguments of a call. PackagingError names the one that can't travel, or says that they are too large."""
+    """Pickle a call's arguments. PackagingError names the one that can't travel, or says that they are too large."""
     given = (args, kwargs)
     if all(type(value) in _PLAIN for value in (*args, *kwargs.values())):
         data = pickle.dumps(given, pickle.HIGHEST_PROTOCOL)
@@ -212,7 +212,7 @@ def pickled_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Body:
 
 
 def pickled(value: Any, what: str) -> Body:
-    """A value; `what` is its name in an error."""
+    """Pickle a value; `what` is its name in an error."""
     try:
         return _dumps(value, files.LARGEST)
     except PackagingError:

@@ -1,7 +1,7 @@
 """Registers this user's key with the service of a JupyterHub (`jupyter elastic hub`), by the token of the Hub.
 
-What the service answers is kept in a file of the pool's folder, so that one process registers for all of them. Knows
-HTTP, the key and the file; must not know sockets of the daemon.
+The service's answer is kept in a file of the pool's folder, so that one process registers for all of them. Knows HTTP,
+the key and the file; must not know sockets of the daemon.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ TOKEN_VARIABLE = "JUPYTERHUB_API_TOKEN"  # noqa: S105 - its name
 TIMEOUT_S = 10.0
 ANSWER_BYTES = 64 * 1024
 PAUSE_S = (1.0, 30.0)
-"""First and longest pause before it is tried again."""
+"""First and longest pause in seconds before the next try."""
 
 
 class Registered(Struct, frozen=True, kw_only=True):
-    """What the service has answered; the content of `hub.json`."""
+    """The service's answer; the content of `hub.json`."""
 
     user: str
     endpoint: str
@@ -44,22 +44,22 @@ class Registered(Struct, frozen=True, kw_only=True):
 
     @property
     def due_s(self) -> float:
-        """Seconds until it is to be renewed."""
+        """Seconds until the registration must be renewed."""
         now = time.time()
         return 0.0 if self.at > now else self.at + self.renew_s - now
 
 
 def is_service(endpoint: str) -> bool:
-    """Whether this endpoint is that of a Hub's service."""
+    """Return whether this endpoint is the URL of a Hub's service."""
     return endpoint.startswith(("http://", "https://"))
 
 
 def registered(service: str, refused: Registered | None = None) -> Registered:
-    """Where the daemon is and how it proves that, once this user's key is registered there; takes up to 10 s.
+    """Register this user's key, if needed; return the daemon's endpoint and server key. Takes up to 10 s.
 
     Args:
         service: The service's URL, as `https://hub.example.org/services/elastic`.
-        refused: What the daemon has refused although it was registered.
+        refused: A registration that the daemon refused.
 
     Raises:
         BadRequest: There is no token, or the URL is none.
@@ -88,10 +88,10 @@ def registered(service: str, refused: Registered | None = None) -> Registered:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The token goes to the service that was named, and to no other."""
+    """A handler that refuses redirects: the token goes to the named service, and to no other."""
 
     def redirect_request(self, *_: object) -> None:
-        """None: an error."""
+        """Return None, which makes the redirect an error."""
 
 
 _opener = urllib.request.build_opener(_NoRedirect)

@@ -1,4 +1,4 @@
-"""What was asked of the daemon and is not answered yet, so that it can be asked again after a reconnection."""
+"""Keeps unanswered requests to the daemon, so that they can be sent again after a reconnection."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Requests:
         return number in self._open
 
     def add(self, ask: wire.AnyAsk) -> tuple[int, bytes, asyncio.Future[wire.AnyAnswer]]:
-        """A new request: its number, its frame, and its answer to be."""
+        """Make a new request; return its number, its frame, and the future of its answer."""
         self._last += 1
         frame = wire.encode(wire.Request(id=self._last, ask=ask))
         future = asyncio.get_running_loop().create_future()
@@ -30,21 +30,21 @@ class Requests:
         return self._last, frame, future
 
     def drop(self, number: int | None) -> None:
-        """Nobody waits for this answer any longer."""
+        """Forget a request whose answer nobody waits for any longer."""
         self._open.pop(number or 0, None)
 
     def frames(self) -> list[bytes]:
-        """All open requests, to be sent again."""
+        """Return all open requests' frames, to be sent again."""
         return [frame for frame, _ in self._open.values()]
 
     def answered(self, number: int, answer: wire.AnyAnswer) -> None:
-        """An answer has come; one that nobody waits for is ignored."""
+        """Set an answer on its request; an answer that nobody waits for is ignored."""
         _, future = self._open.pop(number, (b"", None))
         if future is not None and not future.done():
             future.set_result(answer)
 
     def fail(self, problem: ElasticError) -> None:
-        """No open request will be answered."""
+        """Fail all open requests."""
         for _, future in self._open.values():
             if not future.done():
                 future.set_exception(problem)
@@ -53,7 +53,7 @@ class Requests:
 
 
 def expect(answer: wire.AnyAnswer, kind: type[_T]) -> _T:
-    """The answer, which is of this kind; ProtocolError when the daemon is of another version and gave another one."""
+    """Return the answer if it is of this kind; ProtocolError if a daemon of another version sent another one."""
     if not isinstance(answer, kind):
         raise ProtocolError(f"the daemon answered {type(answer).__name__} where {kind.__name__} was due; update it")
     return answer

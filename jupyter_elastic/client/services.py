@@ -1,8 +1,8 @@
 """Finds a daemon and this user's agent, or starts them as detached processes.
 
 Jupyter server, kernel and terminal call `ensure()`. Two calls at the same moment start one daemon: the starter holds a
-lock while it looks and starts, and the daemon itself holds another for as long as it lives.
-Knows processes and lock files; must not import the daemon or the agent.
+lock while it looks and starts, and the daemon itself holds another for as long as it lives. Knows processes and lock
+files; must not import the daemon or the agent.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _T = TypeVar("_T")
 
 
 def ensure(*, start: bool = True, agent: bool = True) -> str:
-    """The daemon's endpoint; daemon and agent are started, detached, when none lives.
+    """Return the daemon's endpoint; start daemon and agent, detached, if none lives.
 
-    A daemon that `endpoints.choose` finds elsewhere is used as it is and never started.
+    A remote daemon, found by `endpoints.choose`, is used as it is and never started.
 
     Args:
         start: False: nothing is started.
         agent: False: only a daemon is.
 
     Raises:
-        DaemonUnreachable: There is no daemon and `start` is False, or what was started does not come up; the message
+        DaemonUnreachable: There is no daemon and `start` is False, or a started process does not come up; the message
             names its log.
     """
     endpoint = endpoints.find() if endpoints.choose().endpoint else _daemon(start)
@@ -48,7 +48,7 @@ def _daemon(start: bool) -> endpoints.Endpoint:
 
 
 def check_agent() -> None:
-    """BadRequest when this user's agent, of which a folder has one, serves another pool: jobs would wait for it."""
+    """Raise BadRequest when the folder's one agent serves another pool: jobs would wait for an agent for ever."""
     record, here = private_files.read_json(paths.agent_file(), endpoints.AgentRecord), endpoints.find().endpoint
     if record is None or record.endpoint in {"", here} or not processes.alive(record.pid, record.start_time):
         return
@@ -60,11 +60,11 @@ def check_agent() -> None:
 
 
 _needed: dict[Path, Lock] = {}
-"""Held until this process ends."""
+"""Locks held until this process ends."""
 
 
 def _stay_needed() -> None:
-    """Keep this user's agent as long as this process lives. One that is leaving is gone when this returns."""
+    """Keep this user's agent as long as this process lives. An agent that is leaving is gone when this returns."""
     path = paths.clients_lock()
     if path not in _needed:
         lock = Lock(path)
@@ -77,7 +77,7 @@ def _stay_needed() -> None:
 
 
 def _started(name: str, arguments: tuple[str, ...], living: Callable[[], _T | None]) -> _T:
-    """What `living` finds, once the process is started that it found none of."""
+    """Return the process's record found by `living`; start the process if there is none."""
     if (found := living()) is not None:
         return found
     with detached.starting(name).held():
@@ -90,6 +90,6 @@ def _started(name: str, arguments: tuple[str, ...], living: Callable[[], _T | No
 
 
 def _pool() -> dict[str, str]:
-    """How a process that is started finds the pool of this one."""
+    """Return the environment by which a started process finds this process's pool."""
     elsewhere = endpoints.choose().endpoint
     return {endpoints.ENDPOINT_VARIABLE: elsewhere} if elsewhere else {}

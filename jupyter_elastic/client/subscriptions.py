@@ -1,4 +1,4 @@
-"""Event streams over one connection: each is asked for again from where it stands, after a gap or a reconnection."""
+"""Manages event streams over one connection; requests them again from their position after a gap or reconnection."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from jupyter_elastic.types.errors import ElasticError, JournalError, by_code
 
 
 class Subscription:
-    """Where one event stream stands."""
+    """The position of one event stream."""
 
     def __init__(self, stream: int, since: int, job: JobId | None) -> None:
         self.stream, self.job = stream, job
         self.cursor = since
-        """The last event that was received."""
+        """Number of the last event that was received."""
         self.request: int | None = None
         """Number of the last request to follow."""
         self.head: int | None = None
-        """The newest event when the daemon began to send; None once the stream has got as far."""
+        """Newest event when the daemon began to send; None once the stream has received it."""
         self.queue: asyncio.Queue[Event | ElasticError | None] = asyncio.Queue()
-        """None where the events so far end."""
+        """Received events; None marks the end of those so far."""
 
     def receive(self, message: wire.EventsMessage) -> bool:
-        """Queue what is new; False when something is missing before it."""
+        """Queue new events; return False when events before them are missing."""
         if message.previous > self.cursor:
             return False
         for event in message.events:
@@ -36,7 +36,7 @@ class Subscription:
         return True
 
     def answered(self, answer: wire.AnyAnswer) -> None:
-        """The daemon's answer to the request to follow."""
+        """Record the daemon's answer to the request to follow."""
         if isinstance(answer, wire.Refused):
             self.queue.put_nowait(by_code(answer.code, answer.message))
         elif isinstance(answer, wire.Following) and answer.seq < self.cursor:
@@ -53,7 +53,7 @@ class Subscription:
 
 
 class Subscriptions:
-    """The open streams. `request` asks the daemon and gives a number, `is_open`: whether that is unanswered."""
+    """The open streams. `request` sends a request and returns its number, `is_open` says if it is unanswered."""
 
     def __init__(self, request: Callable[[wire.AnyAsk], int], is_open: Callable[[int | None], bool]) -> None:
         self._request, self._is_open = request, is_open
@@ -61,44 +61,44 @@ class Subscriptions:
         self._last = 0
 
     def open(self, since: int, job: JobId | None) -> Subscription:
-        """A new stream; `follow` begins it."""
+        """Open a new stream; `follow` starts it."""
         self._last += 1
         self._streams[self._last] = Subscription(self._last, since, job)
         return self._streams[self._last]
 
     def close(self, subscription: Subscription) -> None:
-        """What still comes for this stream is ignored."""
+        """Drop the stream; later messages for it are ignored."""
         del self._streams[subscription.stream]
 
     def follow(self, subscription: Subscription) -> None:
-        """Ask for the events from where the stream stands, unless that is under way."""
+        """Request the events from the stream's position, unless such a request is open."""
         if not self._is_open(subscription.request):
             subscription.request = self._request(
                 wire.Follow(stream=subscription.stream, since=subscription.cursor, job=subscription.job)
             )
 
     def requests(self) -> list[int | None]:
-        """Numbers of the streams' requests: after a reconnection `follow_all` makes new ones."""
+        """Return the numbers of the streams' requests: after a reconnection `follow_all` makes new ones."""
         return [subscription.request for subscription in self._streams.values()]
 
     def follow_all(self) -> None:
-        """Go on with all streams."""
+        """Request the events of all streams again."""
         for subscription in self._streams.values():
             self.follow(subscription)
 
     def receive(self, message: wire.EventsMessage) -> None:
-        """Events have come; a gap before them is repaired."""
+        """Queue received events; request missing events before them again."""
         subscription = self._streams.get(message.stream)
         if subscription is not None and not subscription.receive(message):
             self.follow(subscription)
 
     def answered(self, number: int, answer: wire.AnyAnswer) -> None:
-        """An answer has come, perhaps to a request to follow."""
+        """Record an answer, which may be one to a request to follow."""
         for subscription in self._streams.values():
             if subscription.request == number:
                 subscription.answered(answer)
 
     def fail(self, problem: ElasticError) -> None:
-        """No stream goes on."""
+        """Fail all streams."""
         for subscription in self._streams.values():
             subscription.queue.put_nowait(problem)
