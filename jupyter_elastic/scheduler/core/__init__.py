@@ -1,7 +1,7 @@
-"""The core: a ledger of slots, a queue, and a judge of plans. Pure: no clock, no chance, no socket, no disk.
+"""Pure core of the scheduler: a ledger of slots, a queue, and a judge of plans. No clock, chance, socket or disk.
 
-`Core.step(stimulus)` is decide (what follows?), evolve (write it down) and react (what must be ordered?). Its state
-follows from the events alone, so folding a journal gives the same state again.
+`Core.step(stimulus)` decides which events follow, evolves the state by them and reacts with orders. The state follows
+from the events alone, so folding a journal gives the same state again.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ _NEWS = (
     PolicyUsed,
     AgentChanged,
 )
-"""Events after which a policy may want something else."""
+"""Events after which a policy may want a different allocation."""
 
 
 class Core:
-    """The pure heart of the daemon and of the simulator."""
+    """The state and its views; the daemon and the simulator each run one."""
 
     def __init__(
         self,
@@ -84,9 +84,9 @@ class Core:
         seed: int = 0,
         lease_s: float = 0.0,
     ) -> None:
-        """Begin with an empty state, or with that of a snapshot. What else is given is the pool's configuration.
+        """Begin with an empty state or a snapshot's; the other arguments configure the pool.
 
-        No plan may exceed `most`. `lease_s` is the term of the leases that attempts get; 0: theirs don't run out.
+        No plan may exceed `most`. `lease_s` is the term of the leases that attempts get; 0: leases don't run out.
         """
         self.state = state if state is not None else State()
         self._lease_s = lease_s
@@ -95,17 +95,17 @@ class Core:
         self._wants_plan = True
 
     def share(self, weights: Mapping[str, float], quotas: Mapping[str, int], most: Most) -> None:
-        """Use these from now on."""
+        """Use these weights, quotas and limits from now on."""
         self._views.share(weights, quotas, most)
         self._wants_plan = True
 
     # --- in -----------------------------------------------------------------------------------------------------------
 
     def step(self, stimulus: Stimulus) -> tuple[tuple[Event, ...], tuple[AnyEffect, ...]]:
-        """What follows from a stimulus, already folded into the state.
+        """Fold the events that follow from a stimulus into the state, and return them with the resulting orders.
 
-        BadRequest or NotFound for a command that can't be granted, which then changes nothing. A report never
-        raises; a stale one yields nothing.
+        Raises BadRequest or NotFound for a command that can't be granted; the state then stays unchanged. A report
+        never raises; a stale report yields nothing.
         """
         if isinstance(stimulus, Propose) and self._views.most:
             stimulus = self._limited(stimulus)
@@ -125,7 +125,7 @@ class Core:
         return events, tuple(react(self.state, [event.data for event in events]))
 
     def _write(self, decided: Sequence[AnyEventData], at: float, by: str, cause: str) -> tuple[Event, ...]:
-        """The events of what was decided, folded into the state."""
+        """Fold what was decided into the state and return it as events."""
         events = tuple(
             Event(seq=seq, at=at, by=by, cause=cause, data=self._leased(data))
             for seq, data in enumerate(decided, self.state.seq + 1)
@@ -138,7 +138,7 @@ class Core:
         return replace(data, lease_s=self._lease_s) if isinstance(data, JobStarted) else data
 
     def _limited(self, proposal: Propose) -> Propose | PolicyFailed:
-        """The proposal with what is said of jobs that it could not see; its refusal where it exceeds a limit."""
+        """Add to a proposal the reasons of jobs it could not see; return its refusal if it exceeds a limit."""
         state, plan = self.state, proposal.plan
         if proposal.policy != state.policy or judge(state, plan) is not None:
             return proposal  # which is said later
@@ -152,7 +152,7 @@ class Core:
         return replace(proposal, plan=replace(plan, reasons=said | plan.reasons))
 
     def fold(self, event: Event) -> None:
-        """Fold an event into the state: what a replay does with each line of the journal."""
+        """Fold an event into the state, as a replay does with each line of the journal."""
         data = event.data
         sizes = self._measured(data.job) if isinstance(data, JobProgressed) else 0
         evolve(self.state, event)
@@ -162,7 +162,7 @@ class Core:
             self._wants_plan = True
 
     def _measured(self, job_id: JobId) -> int:
-        """How many sizes of the job have a measured speed."""
+        """Count the sizes of the job that have a measured speed."""
         job = self.state.jobs.get(job_id)
         return len(job.learned.points) if job else 0
 
@@ -170,15 +170,15 @@ class Core:
 
     @property
     def wants_plan(self) -> bool:
-        """Whether the policy should be asked: something changed that it has not seen yet.
+        """True while something has changed that the policy has not seen yet.
 
-        After a refused plan of any but the fallback policy it is asked again at once, so that a policy which always
-        fails is soon replaced instead of leaving the pool idle.
+        After a refused plan any policy but the fallback is asked again at once, so that a policy which always fails is
+        soon replaced instead of leaving the pool idle.
         """
         return self._wants_plan
 
     def view(self, now: float) -> View:
-        """All that a policy may know at `now`."""
+        """Return all that a policy may know at `now`."""
         return self._views.view(self.state, now)
 
     def jobs(
@@ -189,9 +189,9 @@ class Core:
         limit: int = 1000,
         owner: str = "",
     ) -> list[JobInfo]:
-        """At most `limit` unfinished jobs, with `all` ended ones too, oldest first; or the one `job`.
+        """Return at most `limit` unfinished jobs (`all`: ended jobs too), oldest first, or only the one `job`.
 
-        Those with slots are always among them, then the newest. With `owner` only that user's. NotFound if there is no
+        Jobs with slots come in first, then the newest. `owner`: only that user's jobs. Raises NotFound if there is no
         such job.
         """
         if job is not None:
@@ -208,23 +208,21 @@ class Core:
         return [self._infos.of(self.state, one) for one in sorted(shown, key=lambda one: one.job)]
 
     def slots(self) -> list[SlotInfo]:
-        """Every slot of the pool."""
+        """Return every slot of the pool."""
         return slot_infos(self.state)
 
     def explain(self, job: JobId, now: float, *, whole: bool = True) -> str:
-        """Why the job waits or holds what it holds (`whole`: as its owner may know it); NotFound if there is none."""
+        """Explain why the job waits or holds its slots; `whole`: as its owner may know it. NotFound if none."""
         return explain(self.state, found(self.state, job), now, whole=whole, held_back=self._views.held_back)
 
     def until(self, job: JobId, now: float) -> str:
-        """The sentence of that about its start; empty where waiting alone does not help."""
+        """Return the sentence of `explain` about the job's start; empty if waiting alone does not help."""
         return until(self.state, found(self.state, job), now)
 
     def next_wakeup(self, now: float) -> float | None:
-        """When a job's time or a hold is up, a host is near its end, or a job leaves drained slots: a Tick is due then.
+        """Return the time (not before `now`) at which the next `Tick` is due; None: never.
 
-        Not before `now`.
-
-        None: never.
+        A tick is due when a job's time limit or a hold ends, a host nears its end, or a job must leave drained slots.
         """
         active = [self.state.jobs[job] for job in self.state.active]
         limits = [limit for job in active if (limit := limit_at(job)) is not None]
@@ -235,7 +233,7 @@ class Core:
 
 
 def _again(policy: str, events: tuple[Event, ...]) -> bool:
-    """Whether to ask for another plan right after this one."""
+    """True if the policy is to be asked again right after this plan."""
     switched = any(isinstance(event.data, PolicyUsed) for event in events)
     refused = any(isinstance(event.data, PlanRejected) for event in events)
     return switched or (refused and policy != FALLBACK)

@@ -1,7 +1,7 @@
-"""Which of a user's agents the orders belong to, when there is more than one.
+"""Decide which of a user's agents gets the orders if there are several.
 
-Knows the state and where agents are. What was launched in one place can only be seen from there: an agent elsewhere
-would take it for ended, and its slots for free.
+Knows the state and the origins of agents. Only an agent with the same origin sees what was launched there; an agent
+elsewhere would take a running attempt for ended and its slots for free.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from jupyter_elastic.types import AgentPlace
 
 
 def objection(state: State, user: str, place: AgentPlace | None, *, alone: bool, take_over: bool) -> str:
-    """Why the newcomer can't be the agent of `user`; empty when it can.
+    """Return the reason why a new agent can't be the agent of `user`; empty if it can.
 
-    It can where no other is known, and as the successor in the same place. Elsewhere it can when the other is gone and
-    either nothing runs, or it sees the other's folders and found no driver alive (`alone`), or its user says that
-    nothing of the other runs any more (`take_over`). While the other is there it only can when nothing runs and its
-    user says so.
+    It can if no other agent is known, or as the successor with the same origin. With another origin it can if the old
+    agent is gone and either nothing runs, or the new one sees the old one's folders and found no driver alive
+    (`alone`), or the user confirms that nothing of it runs any more (`take_over`). While the old agent is connected the
+    new one can only with `take_over` and if nothing runs.
     """
     known = state.places.get(user)
     if known is None or (place is not None and place.place == known.place):

@@ -1,7 +1,7 @@
-"""What follows from a stimulus: events, one case each. Judges, and changes nothing.
+"""Decide which events follow from a stimulus, one case each. Judges, and changes nothing.
 
 Knows the state and the stimulus, whose `at` is the only time there is. A command that can't be granted raises with
-advice; a report never raises: one of an old attempt, an old generation or a job long gone is simply nothing new.
+advice; a report never raises: a report about an old attempt, an old generation or a job long gone yields nothing.
 """
 
 from __future__ import annotations
@@ -75,15 +75,15 @@ from jupyter_elastic.types.errors import BadRequest, NotFound
 from jupyter_elastic.types.texts import host_lost
 
 MAX_LOSSES = 3
-"""Attempts that may be lost in a row without new progress before the job is given up."""
+"""Maximum number of attempts lost in a row without new progress before the job fails."""
 FIRST_DEATHS, FEWER = 20, 1.25
-"""So many deaths of workers in an attempt are journaled each, after that only when there are so many times more."""
+"""Number of deaths of workers in an attempt that are all journaled, and the factor between the later ones that are."""
 MAX_REJECTIONS = 3
-"""Plans that may be refused in a row before the fallback policy takes over."""
+"""Maximum number of plans refused in a row before the fallback policy takes over."""
 MIN_AGE_S = 3600.0
-"""A job that ended less than this ago is never forgotten: somebody may still look at it, or repeat its submit."""
+"""Seconds after its end during which a job is never forgotten: it may still be read, or its submit repeated."""
 FORGOTTEN_AT_ONCE = 1000
-"""Jobs in one event."""
+"""Maximum number of jobs in one `JobsForgotten`."""
 
 _NUMBERS = [name for name in Progress.__struct_fields__ if name not in ("metrics", "not_finite")]
 
@@ -91,7 +91,7 @@ EventList = list[AnyEventData]
 
 
 def decide(state: State, stimulus: Stimulus) -> EventList:
-    """The events that follow. BadRequest or NotFound for a command that can't be granted."""
+    """Return the events that follow. BadRequest or NotFound for a command that can't be granted."""
     return _CASES[type(stimulus)](state, stimulus)
 
 
@@ -174,7 +174,7 @@ def _check_fits(state: State, spec: JobSpec) -> None:
 
 
 def found(state: State, job_id: int) -> Job:
-    """The unfinished or ended job; NotFound says what may have become of it."""
+    """Return the unfinished or ended job; NotFound tells what may have become of it."""
     job = state.find(job_id)
     if job is not None:
         return job
@@ -230,7 +230,7 @@ def _resize(state: State, command: Resize) -> EventList:
 
 
 def _resized(spec: JobSpec, command: Resize) -> JobResized:
-    """The command with what it leaves out."""
+    """Return the command's event, with the values that the command leaves out."""
     sizes = () if command.sizes is UNSET else tuple(sorted(set(command.sizes)))
     low, high = spec.min_slots, spec.max_slots
     if sizes and command.min_slots is UNSET and command.max_slots is UNSET:
@@ -325,7 +325,7 @@ def _refuse(_state: State, refusal: Refuse) -> EventList:
 
 
 def _attempt(state: State, report: Report) -> Job | None:
-    """The job whose present attempt this is about."""
+    """Return the job if the report is about its present attempt."""
     job = state.jobs.get(report.job)
     return job if job is not None and job.phase in ACTIVE and job.attempt == report.attempt else None
 
@@ -355,7 +355,7 @@ def _running_reported(state: State, report: RunningReported) -> EventList:
 
 
 def _release_reported(state: State, report: ReleaseReported) -> EventList:
-    """Only draining slots are freed. A leased one stays its job's even if the process on it is gone."""
+    """Free draining slots that were reported. A leased slot stays its job's even if the process on it is gone."""
     job = _attempt(state, report)
     if job is None:
         return pins.released(state, report)
@@ -365,7 +365,7 @@ def _release_reported(state: State, report: ReleaseReported) -> EventList:
 
 
 def _late(state: State, slot: SlotId, report: ReleaseReported | DeathReported) -> bool:
-    """Whether the report is of an earlier time when the same attempt had the slot."""
+    """True if the report is about an earlier generation in which the same attempt had the slot."""
     return report.generation is not None and report.generation < state.slots[slot].granted
 
 
@@ -378,7 +378,7 @@ def _progress_reported(state: State, report: ProgressReported) -> EventList:
 
 
 def _death_reported(state: State, report: DeathReported) -> EventList:
-    """The first of them each, then ever fewer: what dies a thousand times is some forty events."""
+    """Journal the first deaths each, later ones ever more rarely: a thousand deaths make some forty events."""
     job = _attempt(state, report)
     if job is None or job.phase == "stopping" or report.count <= job.deaths:
         return []
@@ -403,7 +403,7 @@ def _replacement_reported(state: State, report: ReplacementReported) -> EventLis
 
 
 def _finite(progress: Progress) -> Progress:
-    """The report without what is no number or can't be: JSON can't write NaN, so it is named."""
+    """Drop numbers that are NaN, infinite or negative from a report, and name such metrics: JSON can't write NaN."""
     metrics = {name: value for name, value in progress.metrics.items() if isfinite(value)}
     changes: dict[str, Any] = {name: None for name in _NUMBERS if not 0 <= (getattr(progress, name) or 0) < inf}
     if len(metrics) < len(progress.metrics):
@@ -425,7 +425,7 @@ def _exit_reported(state: State, report: ExitReported) -> EventList:
 
 
 def _outcome(job: Job, report: ExitReported) -> AnyEventData:
-    """What becomes of a job whose attempt is over."""
+    """Return the event that ends or requeues a job whose attempt is over."""
     outcome, reason = report.outcome, plan.plain(report.reason)
     taken = isinstance(report, TakenForLost)
     if outcome == "completed":
@@ -472,7 +472,7 @@ def _tick(state: State, tick: Tick) -> EventList:
 
 
 def _forget(state: State, command: Forget) -> EventList:
-    """By age and by number, oldest first: age alone lets a busy day fill the memory."""
+    """Forget ended jobs by age and by number, oldest first: age alone lets a busy day fill the memory."""
     surplus = len(state.ended) - command.keep
     gone: list[int] = []
     for job in state.ended.values():
@@ -508,7 +508,7 @@ def _hosts_reported(state: State, report: HostsReported) -> EventList:
 
 
 def _distinct(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
-    """Hosts by name and slots by index, each once: the last one counts."""
+    """Return the hosts with each name and each slot index only once, the last one each."""
     by_name = {host.name: host for host in hosts}
     found = []
     for host in by_name.values():

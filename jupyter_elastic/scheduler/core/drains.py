@@ -1,8 +1,8 @@
-"""Slots that an administrator drains: they take nothing new, and what runs on them leaves.
+"""Drain slots for an administrator: they take no new work, and the jobs on them leave.
 
-A job that can regroup, or goes on from a commit, leaves at once; one that would lose what it has done has the grace
-that the administrator gives. Maintenance is the drain of the whole pool. Knows the state; must not know policies, which
-leave a job on drained slots what it has.
+A job that can regroup or goes on from a commit leaves at once; a job that would lose its work has the grace that the
+administrator gives. Maintenance is the drain of the whole pool. Knows the state; must not know policies, which leave a
+job on drained slots its slots.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from jupyter_elastic.types import (
 from jupyter_elastic.types.errors import BadRequest, NotFound
 
 DAEMON = "daemon"
-"""Who drains what nobody has asked for."""
+"""Author of drains that no administrator requested."""
 LEAVE_S, LAST_S = 120.0, 30.0
-"""So long before a host's end jobs leave it that can; and so long before the others are stopped and queued again."""
+"""Seconds before a host's end at which jobs that can leave do so, and at which the others are stopped and requeued."""
 
 
 def drain(state: State, command: DrainSlots) -> list[AnyEventData]:
-    """Drain a host, a slot or the pool, or change reason and grace of a drain. NotFound where there is no such slot."""
+    """Drain a host, a slot or the pool, or change a drain's reason and grace. NotFound if there is no such slot."""
     target = command.target
     if target and target not in state.slots and target not in {host.name for host in state.hosts}:
         raise NotFound(f"the pool has no host or slot {target[:300]!r}; `jupyter elastic hosts` lists them")
@@ -46,7 +46,7 @@ def drain(state: State, command: DrainSlots) -> list[AnyEventData]:
 
 
 def undrain(state: State, command: UndrainSlots) -> list[AnyEventData]:
-    """End the drain of this name. BadRequest where there is none."""
+    """End the drain of this name. BadRequest if there is none."""
     target = command.target
     others = tuple(one for one in state.drains if one.target != target)
     if len(others) < len(state.drains):
@@ -58,7 +58,7 @@ def undrain(state: State, command: UndrainSlots) -> list[AnyEventData]:
 
 
 def ending(state: State, now: float) -> list[AnyEventData]:
-    """Hosts that are to end soon are drained, so that jobs leave them before; the drains of those that went end."""
+    """Drain hosts that end soon, so that jobs leave them in time, and undrain those whose end is no longer near."""
     soon = {host.name: host.until for host in state.hosts if host.until is not None and now >= host.until - LEAVE_S}
     drained = {one.target for one in state.drains}
     events: list[AnyEventData] = []
@@ -76,7 +76,7 @@ def ending(state: State, now: float) -> list[AnyEventData]:
 
 
 def next_ending(state: State) -> float:
-    """When the next host is to be drained for its end; infinity: none."""
+    """Return the time at which the next host must be drained because it ends; infinity: none."""
     drained = {one.target for one in state.drains}
     return min(
         (host.until - LEAVE_S for host in state.hosts if host.until is not None and host.name not in drained),
@@ -85,7 +85,7 @@ def next_ending(state: State) -> float:
 
 
 def leaves_at(state: State, job: Job) -> float:
-    """When the job leaves drained slots: 0 now, infinity never."""
+    """Return the time at which the job leaves drained slots: 0 now, infinity never."""
     if not job.leaving:
         return inf
     if not job.rigid:
@@ -96,19 +96,19 @@ def leaves_at(state: State, job: Job) -> float:
 
 
 def leave(state: State, job: Job) -> AnyEventData:
-    """The job leaves the drained slots that it holds."""
+    """Return the event by which the job leaves the drained slots that it holds."""
     lost = [slot for slot in job.slots if state.slots[slot].drained]
     return without(state, job, lost, text(state, job))
 
 
 def text(state: State, job: Job) -> str:
-    """What drains the job's slots, for people."""
+    """Describe the drains of the job's slots for people."""
     found = _drains(state, job)
     return "; ".join(f"{one.target} is {one.text}" if one.target else one.text for one in found)
 
 
 def without(state: State, job: Job, lost: list[SlotId], reason: str) -> AnyEventData:
-    """The job goes on without the lost slots if it can regroup, else it is queued again."""
+    """Return the event by which the job goes on without the lost slots if it can regroup, else is queued again."""
     workers, servers = (tuple(slot for slot in part if slot not in lost) for part in plan.split(job))
     size = job.largest(len(workers)) if len(servers) >= job.spec.min_servers else 0
     if size and not job.rigid and job.phase in {"running", "rescaling"}:
@@ -118,5 +118,5 @@ def without(state: State, job: Job, lost: list[SlotId], reason: str) -> AnyEvent
 
 
 def _drains(state: State, job: Job) -> list[Drain]:
-    """The drains of slots that the job is to run on."""
+    """Return the drains that cover slots which the job is to run on."""
     return [one for one in state.drains if any(one.covers(state.slots[slot].host, slot) for slot in job.slots)]

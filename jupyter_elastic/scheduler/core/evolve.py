@@ -1,7 +1,7 @@
-"""What each event does to the state.
+"""Fold events into the state.
 
-Judges nothing and can't fail: whether an event may happen was decided before it was written down, and a replayed
-journal is true by definition.
+Judges nothing and can't fail: an event was permitted before it was written down, and a replayed journal is true by
+definition.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _submitted(state: State, event: Event, data: JobSubmitted) -> None:
 
 
 def _take_turns(state: State, job: Job, *, waited: bool) -> None:
-    """Note what an event has changed for its owner and group. `waited`: whether it was queued before."""
+    """Update the rows of the job's owner and group after an event. `waited`: the job was queued before."""
     waits = (job.phase == "queued") - waited
     slots = state.charged(job.slots)
     for row, name in job.places:
@@ -121,7 +121,7 @@ def _take_turns(state: State, job: Job, *, waited: bool) -> None:
 
 
 def _shared(spec: JobSpec) -> JobSpec:
-    """The spec with the texts that many jobs have alike kept once."""
+    """Return the spec with texts that many jobs have in common interned."""
     return replace(spec, **{name: intern(getattr(spec, name)) for name in ("name", "python", "notebook", "cell")})
 
 
@@ -150,7 +150,7 @@ def _rescale_requested(state: State, job: Job, at: float, data: RescaleRequested
 
 
 def _hold(state: State, job: Job, at: float, data: JobStarted | RescaleRequested) -> None:
-    """The job is to hold exactly these slots: new ones are leased, others drain."""
+    """Let the job hold exactly these slots: lease the new ones, drain the others."""
     _account(state, job, at)
     wanted = set(data.slots)
     _drain(state, job, tuple(slot for slot in job.slots if slot not in wanted))
@@ -290,7 +290,7 @@ def _ended(state: State, job: Job, at: float, data: JobEnded) -> None:
 
 
 def _pin(state: State, job: Job, data: JobEnded) -> None:
-    """What its session keeps is held by no job."""
+    """Move the slots that the session retains from the job to the session."""
     if not data.pinned:
         return
     for slot in data.pinned:
@@ -302,7 +302,7 @@ def _pin(state: State, job: Job, data: JobEnded) -> None:
 
 
 def _unpin(state: State, job: Job, data: SlotsReleased | UnpinRequested) -> None:
-    """Its session is told to end, or has given back slots."""
+    """Note that the session was asked to end, or free the slots that it gave back."""
     if isinstance(data, UnpinRequested):
         job.unpinning = True
         return
@@ -317,7 +317,7 @@ def _unpin(state: State, job: Job, data: SlotsReleased | UnpinRequested) -> None
 
 
 def _sized(state: State, job: Job) -> None:
-    """The workers that a session has after a cell are those that its next ones start with."""
+    """Let the session's next cells start with the number of workers that it has after this cell."""
     spec, size = job.spec, len(job.members)
     if not (spec.session and size and spec.min_slots < spec.max_slots):
         return
@@ -329,7 +329,7 @@ def _sized(state: State, job: Job) -> None:
 
 
 def _account(state: State, job: Job, at: float) -> None:
-    """Count the time since the last count, for the job and for who owns it."""
+    """Count the time since the last count for the job and its owner."""
     slots = state.charged(job.slots)
     if slots and at > job.accounted_at:
         users = state.used.setdefault(job.spec.group, {})
@@ -387,7 +387,7 @@ def _hosts_changed(state: State, data: HostsChanged) -> None:
 
 
 def _reached_by(user: str, hosts: Iterable[Host]) -> list[Host]:
-    """The hosts that a user can reach, or all who come by a key."""
+    """Return the hosts that a user (`BY_KEY`: any user who connected by a key) can reach."""
     return [host for host in hosts if not (host.local_users if user == BY_KEY else user in host.unreachable)]
 
 

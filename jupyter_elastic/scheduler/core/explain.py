@@ -1,6 +1,6 @@
-"""Why does this job wait, or hold what it holds, and until about when: for its owner, and in short for others.
+"""Explain why a job waits or holds its slots, and until about when: in full for its owner, in short for others.
 
-Knows the state. Guesses nothing that it can't tell from it, and says "about" where it guesses.
+Knows the state. Guesses nothing that the state does not tell, and says "about" in a guess.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ ENDED_AS: dict[Phase, str] = {"completed": "has completed", "failed": "has faile
 def explain(
     state: State, job: Job, now: float, *, whole: bool = True, held_back: Mapping[JobId, str] | None = None
 ) -> str:
-    """A few lines for a person; not `whole`: its slots and what the policy says, for those whose job it is not.
+    """Return a few lines for a person; not `whole`: only slots and the policy's reason, for users other than the owner.
 
-    `held_back`: jobs that the policy did not see when it was last asked, and why.
+    `held_back`: jobs that the last view did not show the policy, and why.
     """
     now = max(state.at, now)
     reason = job.reason if whole else policy_reason(state, job.job)
@@ -50,7 +50,7 @@ def explain(
 
 
 def policy_reason(state: State, number: JobId) -> str:
-    """What the policy says of the job, which all may read: other reasons are its owner's words, or an error's."""
+    """Return the policy's reason, which all users may read; other reasons are the owner's words or an error's."""
     job, said = state.jobs.get(number), state.reasons.get(number, "")
     if job is None or said or not (job.phase in HOLDING or job.stop == "preempt"):
         return said
@@ -58,9 +58,9 @@ def policy_reason(state: State, number: JobId) -> str:
 
 
 def until(state: State, job: Job, now: float) -> str:
-    """The last sentence of `explain`: about when a queued job can start. Empty where waiting alone does not help.
+    """Return the last sentence of `explain`: about when a queued job can start; empty if waiting alone does not help.
 
-    It is apart because whoever has a forecast of the wait shows that instead.
+    Separate because a caller with a forecast of the wait shows that instead.
     """
     need = state.needs(job.spec)
     if (
@@ -100,12 +100,12 @@ def _because(reason: str) -> str:
 
 
 def count(number: int, word: str = "slot") -> str:
-    """`1 slot`, `2 slots`."""
+    """Format a number with its noun: `1 slot`, `2 slots`."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def span(seconds: float) -> str:
-    """A duration as people say it."""
+    """Format a duration as people say it."""
     if seconds < 90:
         return f"{max(seconds, 0):.0f} s"
     if seconds < 5400:
@@ -162,7 +162,7 @@ def _waits(state: State, job: Job, now: float, held_back: str, *, whole: bool) -
 
 
 def _queue(state: State, job: Job, held_back: str) -> list[str]:
-    """Who comes before it, and what the policy says of it."""
+    """Describe the jobs before the job, and the policy's reason for it."""
     lines = []
     before = bisect_left(list(state.jobs), job.job) - sum(other < job.job for other in state.active)
     if state.turn and not held_back:
@@ -179,14 +179,14 @@ def _queue(state: State, job: Job, held_back: str) -> list[str]:
 
 
 def _short(state: State, job: Job) -> bool:
-    """Whether it needs more than comes free by itself: drained slots are not given again, whoever has them now."""
+    """True if the job needs more slots than come free by themselves; drained slots are not given again."""
     need, only = state.needs(job.spec), suitable.hosts(state, job) if state.drains else None
     there = [slot for slot, entry in state.slots.items() if only is None or entry.host in only]
     return need > state.capacity or (bool(state.drains) and need > _lendable(state, there))
 
 
 def _turn(state: State, job: Job) -> str:
-    """Who comes before it when slots come free, and why."""
+    """Describe the jobs that come before the job when slots come free, and why."""
     before = list(_before(state, job))
     if not before:
         return "It is next in turn."
@@ -209,7 +209,7 @@ def _turn(state: State, job: Job) -> str:
 
 
 def _in_turn(state: State, job: Job, now: float) -> float | None:
-    """When a job starts if those before it start one after the other as slots come free; None: nobody can tell."""
+    """Estimate when a job starts if those before it start one after the other as slots come free; None: unknown."""
     past = [one.run_s for one in islice(reversed(state.ended.values()), 20) if one.phase == "completed"]
     usual = fmean(past) if past else None
 
@@ -239,7 +239,7 @@ def _in_turn(state: State, job: Job, now: float) -> float | None:
 
 
 def _pinned(job: Job, now: float, *, whole: bool) -> str:
-    """What the session of an ended job keeps, and for how long."""
+    """Describe the slots that the session of an ended job retains, and for how long."""
     left = span((job.pinned_until or now) - now)
     if not whole:
         return f"{count(len(job.pinned))} kept by the session of job {job.job} of {job.owner}, for {left} at most."
@@ -248,7 +248,7 @@ def _pinned(job: Job, now: float, *, whole: bool) -> str:
 
 
 def _free_on(state: State, host: str) -> int:
-    """Free slots there."""
+    """Count the free slots on a host."""
     return sum(where == host for where, _ in state.free())
 
 
@@ -258,7 +258,7 @@ def _needed(state: State, job: Job) -> str:
 
 
 def _interactive(state: State, job: Job, now: float) -> list[str]:
-    """What interactive jobs have to do with the wait."""
+    """Describe how interactive jobs affect the job's wait."""
     kept = reserved(state)
     if job.job in kept.jobs:
         return ["It is interactive: it starts as soon as these are free, for running jobs are making room."]
@@ -279,7 +279,7 @@ def _interactive(state: State, job: Job, now: float) -> list[str]:
 
 
 def _draining(state: State) -> dict[JobId, int]:
-    """Slots that can be leased once their job has released them, by job."""
+    """Count by job the draining slots that can be leased once they are released."""
     counts = {job.job: _lendable(state, job.draining) for job in state.active_jobs()}
     return {job: slots for job, slots in counts.items() if slots}
 
@@ -290,7 +290,7 @@ def _lendable(state: State, slots: Iterable[SlotId]) -> int:
 
 
 def _before(state: State, job: Job) -> Iterator[Job]:
-    """The queued jobs before it, the first one first; by the policy's word, else in order of their submits."""
+    """Yield the queued jobs before the job, the first one first, in the policy's order or else by their submits."""
     if state.turn:
         first = (state.jobs.get(one) for one in takewhile(lambda one: one != job.job, state.turn))
         yield from (other for other in first if other is not None and other.phase == "queued")
@@ -328,7 +328,7 @@ def _holds(state: State, job: Job, now: float, why: str) -> list[str]:
 
 
 def _suitable(state: State, job: Job, only: frozenset[str], what: str) -> str:
-    """Which hosts, with `what` it has asked for, may give it slots, and how many are free there."""
+    """Describe which hosts, with the requested labels `what`, may give the job slots, and how many are free there."""
     free = count(sum(host in only for host, _ in state.free()))
     ending = [host.name for host in state.hosts if host.until is not None and host.name not in only]
     ends = f"; {', '.join(ending[:5])} would end before it" if ending and not what else ""
@@ -344,7 +344,7 @@ def _leaves(state: State, job: Job, now: float) -> str:
 
 
 def _trains(state: State, job: Job, now: float) -> list[str]:
-    """What is its owner's of a job with slots."""
+    """Describe the parts of a job with slots that only its owner may know."""
     spec = job.spec
     lines = []
     if job.phase == "starting":
@@ -385,7 +385,7 @@ def _drains(state: State, job: Job) -> str:
 
 
 def finish(job: Job, now: float) -> float | None:
-    """When a running job ends, by its own progress or else its owner's estimate; None when neither says."""
+    """Estimate when a running job ends, by its progress or else its owner's estimate; None if there is neither."""
     if not job.slots:
         return None
     profile = job.learned.profile(job.progress)
@@ -399,7 +399,7 @@ def finish(job: Job, now: float) -> float | None:
 
 
 def expected(state: State, need: int, now: float) -> float | None:
-    """When `need` slots are free if nobody starts or grows: running jobs end one after the other."""
+    """Estimate when `need` slots are free if no job starts or grows and running jobs end one by one; None: unknown."""
     slots = (slot for slot in state.slots.values() if slot.leasable and not slot.for_servers)
     have = sum(slot.free or slot.draining for slot in slots)
     ends = [(finish(job, now), job.job, _lendable(state, job.slots)) for job in state.active_jobs()]

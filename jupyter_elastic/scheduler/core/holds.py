@@ -1,8 +1,8 @@
-"""Slots that a session keeps for a while after a cell: the next one begins at once, and nobody grows and shrinks.
+"""Keep slots for a session for a while after a cell: its next cell starts at once, and no job grows and shrinks.
 
-They are free in every other respect, and whoever waits for slots gets them at once; only jobs that run and could grow
-do without. They are kept by number: where a pool has several hosts, it may be another host's that are left. Knows the
-state alone: that a hold is over is an event, so that a replay sees the same.
+Such slots are free in every other respect: a waiting job gets them at once, only running jobs can't grow into them.
+They are kept by number: in a pool of several hosts the slots left may be another host's. Knows the state alone; the end
+of a hold is an event, so that a replay sees the same.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from jupyter_elastic.types import AnyEventData, HoldEnded, JobEnded
 
 
 def after(job: Job, end: AnyEventData) -> int:
-    """How many slots the session of a job that ends so keeps: what it ran on, unless it was cancelled."""
+    """Return how many slots the session of a job that ends so keeps: those it ran on, unless it was cancelled."""
     ended = isinstance(end, JobEnded) and end.outcome != "cancelled" and not end.pinned
     return len(job.members) if ended and job.spec.session and job.spec.hold_s else 0
 
 
 def over(state: State, at: float) -> list[AnyEventData]:
-    """The holds that end now: all of them as soon as a job waits that plans have a say about, else by their time."""
+    """Return the ends of holds that are due: all if a job that plans can serve waits, else those whose time is over."""
     if not state.held:
         return []
     waits = next((job for job in state.jobs.values() if job.phase == "queued" and not state.ignored(job)), None)
@@ -31,6 +31,6 @@ def over(state: State, at: float) -> list[AnyEventData]:
 
 
 def held(state: State) -> int:
-    """Free slots that sessions keep."""
+    """Count the free slots that sessions keep."""
     kept = sum(state.ended[number].held for number in state.held)
     return min(kept, sum(1 for _ in state.free())) if kept else 0

@@ -1,10 +1,9 @@
-"""Interactive jobs: somebody waits for them, so elastic jobs shrink for them at once, whatever the policy.
+"""Make room for interactive jobs: people wait for them, so elastic jobs shrink at once, whatever the policy.
 
-What a policy is asked comes after: an interactive job that waits for slots which others are giving back is not shown,
-and these slots are not in the view; once it has them it is shown as one that no plan may pause. No running job loses
-all its slots for it, and nobody goes below a guaranteed quota. Where that gives no room it waits in the queue like any
-other job, and the first slots that come free are its.
-
+This happens before the policy is asked: neither an interactive job that waits for slots which others are giving back
+nor these slots are in the view; once it has them it is shown as a job that no plan may pause. No running job loses all
+its slots for it, and nobody goes below a guaranteed quota. If that gives no room the job waits in the queue like any
+other and gets the first slots that come free.
 Knows the state and the administrator's limits; must not know policies.
 """
 
@@ -26,7 +25,7 @@ GIVEN_BACK = "the slots that it gave up for interactive jobs are idle again"
 
 
 def make_room(state: State, most: Most, quotas: Mapping[str, int]) -> list[AnyEventData]:
-    """The starts and shrinks that interactive jobs call for now; or what others get back when slots are idle."""
+    """Return the starts and shrinks that interactive jobs need now, or else the growth of jobs that gave up slots."""
     jobs = waiting(state)
     if jobs:
         return _Room(state, most, quotas).events(jobs)
@@ -36,17 +35,17 @@ def make_room(state: State, most: Most, quotas: Mapping[str, int]) -> list[AnyEv
 
 
 def _parties(job: Job) -> tuple[Party, ...]:
-    """The user and the group that its slots count for."""
+    """Return the user and the group that the job's slots count for."""
     return (("user", job.owner), ("group", job.spec.group)) if job.spec.group else (("user", job.owner),)
 
 
 def _sizes(state: State) -> dict[JobId, Size]:
-    """What is held now."""
+    """Return the present size of each job that is not stopping."""
     return {job.job: job.size for job in state.active_jobs() if job.phase != "stopping"}
 
 
 def _held(state: State) -> Counter[Party]:
-    """Slots by user and group."""
+    """Count the held slots by user and group."""
     held: Counter[Party] = Counter()
     for job in state.active_jobs():
         for party in _parties(job):
@@ -55,7 +54,7 @@ def _held(state: State) -> Counter[Party]:
 
 
 def _events(state: State, sizes: dict[JobId, Size], reasons: dict[JobId, str]) -> list[AnyEventData]:
-    """What has to happen for these sizes; it is noted what each has given up."""
+    """Return the events that lead to these sizes, each with the number of workers given up so far."""
     found = difference(state, Plan(sizes=sizes, reasons=reasons))
     for at, data in enumerate(found):
         if isinstance(data, RescaleRequested):
@@ -65,7 +64,7 @@ def _events(state: State, sizes: dict[JobId, Size], reasons: dict[JobId, str]) -
 
 
 class _Room:
-    """A plan in the making that changes nothing but what interactive jobs need."""
+    """A plan in the making that changes only what interactive jobs need."""
 
     def __init__(self, state: State, most: Most, quotas: Mapping[str, int]) -> None:
         self._state, self._most, self._quotas = state, most, quotas
@@ -80,7 +79,7 @@ class _Room:
         ]
 
     def events(self, jobs: list[Job]) -> list[AnyEventData]:
-        """What has to happen for these jobs, the first one first."""
+        """Return the events that start these jobs, the first one first."""
         for job in jobs:
             self._seat(job, alone=len(jobs) == 1)
         return _events(self._state, self._sizes, self._reasons)
@@ -111,9 +110,9 @@ class _Room:
             self._held[party] += slots
 
     def _shrunk(self, job: Job, lack: int, over: dict[Party, int]) -> dict[JobId, Size] | None:
-        """The sizes of others that free `lack` slots, and of each party in `over` so many; None where they can't.
+        """Shrink others to free `lack` slots, and for each party in `over` its excess; None if that can't be.
 
-        Those of the job's owner shrink first, then whoever has most beyond its least.
+        Jobs of the same owner shrink first, then those with the most workers beyond their minimum.
         """
         shrunk: dict[JobId, Size] = {}
         given: Counter[Party] = Counter()
@@ -137,7 +136,7 @@ class _Room:
     def _step(
         self, job: Job, other: Job, shrunk: Mapping[JobId, Size], given: Counter[Party], over: Mapping[Party, int]
     ) -> tuple[bool, int, JobId, Size] | None:
-        """Whether it is the owner's own, its workers beyond its least, its number, its next smaller size."""
+        """Return (same owner, workers beyond minimum, number, next smaller size); None if `other` can't shrink."""
         size = shrunk.get(other.job, self._sizes[other.job])
         smaller = other.largest(size.workers - 1)
         if not smaller:
@@ -154,7 +153,7 @@ class _Room:
 
 
 def _given_back(state: State, most: Most) -> list[AnyEventData]:
-    """Idle slots to those who have given up theirs for interactive jobs, when nobody waits for slots."""
+    """Give idle slots back to jobs that gave up workers for interactive jobs, unless a job waits for slots."""
     free = sum(1 for _ in state.free()) - holds.held(state)
     if free <= 0 or any(job.phase == "queued" and not state.ignored(job) for job in state.jobs.values()):
         return []

@@ -1,6 +1,6 @@
-"""Which keys may connect because somebody vouches for their users: registered for a term, renewed, revoked.
+"""Admit keys for users that a registrar vouches for: registered for a term, renewed, revoked.
 
-Knows the state and the commands; must not know who vouches, or what a key's rights allow.
+Knows the state and the commands; must not know the registrar, or what a key's rights allow.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from jupyter_elastic.types import AnyEventData, KeyRegistered, KeyRevoked, Regis
 from jupyter_elastic.types.errors import BadRequest, TooMuch
 
 OF_USER = 50
-"""Keys of one user; a folder of a pool has one."""
+"""Maximum number of keys of one user; a folder of a pool has one."""
 IN_ALL = 10_000
 LONGEST_S = 7 * 86_400.0
 RENEWED_AFTER = 0.5
-"""A renewal that changes nothing is an event when this part of the term is over: who renews often fills no journal."""
+"""Part of the term after which a renewal without a change is an event; earlier ones don't fill the journal."""
 
 
 def register(state: State, command: RegisterKey) -> list[AnyEventData]:
-    """Let a key in, or renew it. BadRequest or TooMuch say what to do."""
+    """Admit a key, or renew it. BadRequest or TooMuch say what to do."""
     if not 1 <= command.term_s <= LONGEST_S:
         raise BadRequest(f"a key is registered for 1 to {LONGEST_S:g} seconds, not {command.term_s:g}")
     known = state.registered.get(command.key)
@@ -47,13 +47,13 @@ def register(state: State, command: RegisterKey) -> list[AnyEventData]:
 
 
 def revoke(state: State, command: RevokeKey) -> list[AnyEventData]:
-    """Let a key in no longer."""
+    """Admit a key no longer."""
     known = state.registered.get(command.key)
     return [] if known is None else [KeyRevoked(key=command.key, user=known.user, reason=command.reason)]
 
 
 def expired(state: State, now: float) -> list[str]:
-    """The keys whose term is over."""
+    """Return the keys whose term is over."""
     return [key for key, registered in state.registered.items() if registered.expires_at <= now]
 
 

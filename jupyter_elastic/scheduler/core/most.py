@@ -1,8 +1,7 @@
-"""The most slots that users and groups may hold, whatever the policy.
+"""Enforce the maximum number of slots that users and groups may hold, whatever the policy.
 
-What a policy sees of their jobs is such that no plan can exceed it: of jobs that would together be too many the first
-are shown, with ranges that fit, the others wait unseen. Who runs goes on at its least.
-
+Policies see the jobs such that no plan can exceed a limit: of jobs that would together be too many the first are shown
+with ranges that fit, the others wait unseen. A running job keeps at least its minimum.
 Knows the views of jobs; must not know policies.
 """
 
@@ -18,23 +17,23 @@ from msgspec.structs import replace
 from jupyter_elastic.types import JobId, JobView, Plan
 
 Party: TypeAlias = tuple[str, str]
-"""`user` or `group`, and the name."""
+"""(`user` or `group`, name)."""
 
 
 class Most(Struct, frozen=True):
-    """The administrator's limits."""
+    """Maximum numbers of slots, as the administrator configured them."""
 
     users: Mapping[str, int] = {}
     groups: Mapping[str, int] = {}
-    """For their members together."""
+    """Maximum number of slots of all members of a group together."""
     default: int | None = None
-    """Of each user who is not named; None: no limit."""
+    """Maximum for each user who is not named; None: no limit."""
 
     def __bool__(self) -> bool:
         return self.default is not None or bool(self.users or self.groups)
 
     def of(self, owner: str, group: str) -> dict[Party, int]:
-        """The limits that a job of this owner and group counts for."""
+        """Return the limits that a job of this owner and group counts for."""
         user, group_limit = self.users.get(owner, self.default), self.groups.get(group) if group else None
         limits: dict[Party, int] = {}
         if user is not None:
@@ -45,13 +44,13 @@ class Most(Struct, frozen=True):
 
 
 def within(jobs: Sequence[JobView], most: Most) -> tuple[list[JobView], dict[JobId, str]]:
-    """The jobs as a policy may see them, and why others are left out: of each user or group the first of them."""
+    """Return the jobs that a policy may see, first come first, and the reasons why others are left out."""
     room: dict[Party, int] = {}
     parties: dict[JobId, list[Party]] = {}
     most_workers: dict[JobId, int] = {}
     unseen: set[JobId] = set()
     blocked: set[Party] = set()
-    """Those of whom a job waits: none of theirs overtakes it."""
+    """Parties with a job that waits for their limit; no other job of theirs overtakes it."""
     reasons: dict[JobId, str] = {}
     limited: list[JobView] = []
     known: dict[tuple[str, str], dict[Party, int]] = {}
@@ -93,7 +92,7 @@ def _take(room: dict[Party, int], parties: Sequence[Party], slots: int) -> None:
 def _fill(
     jobs: Sequence[JobView], parties: Mapping[JobId, list[Party]], workers: dict[JobId, int], room: dict[Party, int]
 ) -> None:
-    """What is left of each limit: first what the running hold, then to all in turn."""
+    """Share out the rest of each limit: first what running jobs hold, then one slot at a time in turn."""
     for job in jobs:
         more = min(max(job.size.workers - workers[job.job], 0), *(max(room[party], 0) for party in parties[job.job]))
         workers[job.job] += more
@@ -114,7 +113,7 @@ def _clamped(job: JobView, workers: int | None) -> JobView:
 
 
 def exceeded(jobs: Sequence[JobView], plan: Plan, most: Most) -> str | None:
-    """Whose limit a legal plan exceeds; None when nobody's. What the running need at least is not counted as excess."""
+    """Describe the limit that a legal plan exceeds; None if none. The minimum of running jobs is never excess."""
     asked: defaultdict[Party, int] = defaultdict(int)
     least: defaultdict[Party, int] = defaultdict(int)
     limits: dict[Party, int] = {}

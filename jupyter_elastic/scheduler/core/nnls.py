@@ -1,4 +1,4 @@
-"""Non-negative least squares with few unknowns: exact, and without a library, so that the core stays pure."""
+"""Solve non-negative least squares with few unknowns: exactly, and without a library, so that the core stays pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Row = Sequence[float]
 
 
 def nnls(rows: Sequence[Row], goals: Sequence[float]) -> tuple[float, ...] | None:
-    """The x >= 0 with the least sum of squares of `row * x - goal`; None when there is none, as without a row.
+    """Return the x >= 0 with the least sum of squares of `row * x - goal`; None if there is none, as without a row.
 
     The best non-negative solution is the unconstrained one of its own support (Lawson & Hanson 1974, ch. 23), and a few
-    unknowns have few supports. Among equals the first one wins: the smallest, then that of the first unknowns.
+    unknowns have few supports. Of equally good ones the first wins: the smallest, then that of the first unknowns.
     """
     if not rows:
         return None

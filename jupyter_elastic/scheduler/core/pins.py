@@ -1,9 +1,8 @@
-"""Slots that a session keeps after a cell because its workers' memory can't leave the devices (`ExitReported.pinned`).
+"""Retain slots for a session after a cell because its workers' memory can't leave the devices (`ExitReported.pinned`).
 
-They are nobody else's: the memory is there. The session's next cell is started on exactly these, without a plan, for
-nobody else could have them. They come free when the session's agent says that its workers are gone, at the latest when
-the session's own limit is over; sooner when the ended cell is cancelled, or one of the slots is drained or lost. Knows
-the state alone.
+Nobody else can have these slots: the memory is there. The core starts the session's next cell on exactly these, without
+a plan. The slots come free when the session's agent reports that the workers are gone, at the latest when the session's
+own limit is over; sooner if the ended cell is cancelled, or one of the slots is drained or lost. Knows the state alone.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from jupyter_elastic.types import (
 
 
 def after(job: Job, end: AnyEventData, report: ExitReported, reason: str) -> AnyEventData:
-    """The end of a job whose session keeps slots. `reason`: that of the report's pins."""
+    """Return the end of a job with the slots that its session retains; `reason` comes from the report."""
     held = {*job.slots, *job.draining}
     pinned = tuple(slot for slot in dict.fromkeys(report.pinned) if slot in held)
     if not (pinned and job.spec.session):
@@ -37,7 +36,7 @@ def after(job: Job, end: AnyEventData, report: ExitReported, reason: str) -> Any
 
 
 def starts(state: State) -> list[AnyEventData]:
-    """The cells that begin now on the slots that their sessions have kept."""
+    """Return the events that start cells on the slots that their sessions have retained."""
     events: list[AnyEventData] = []
     for number in sorted(state.pinned):
         job, following = state.ended[number], _next_cell(state, state.ended[number])
@@ -58,18 +57,18 @@ def starts(state: State) -> list[AnyEventData]:
 
 
 def ends(state: State) -> list[AnyEventData]:
-    """The sessions that are to end now, because a slot that they keep is drained or lost."""
+    """Return the events that end sessions because a slot that they retain is drained or lost."""
     jobs = (state.ended[number] for number in sorted(state.pinned))
     return [unpin(job, why) for job in jobs if not job.unpinning and (why := _withdrawn(state, job))]
 
 
 def unpin(job: Job, reason: str) -> UnpinRequested:
-    """The session of an ended job is to end, and with it what it keeps."""
+    """Return the event that asks the session of an ended job to end and to give up its retained slots."""
     return UnpinRequested(job=job.job, attempt=job.attempt, reason=reason)
 
 
 def released(state: State, report: ReleaseReported) -> list[AnyEventData]:
-    """What comes free by the report that a session's workers are gone."""
+    """Free retained slots after the report that a session's workers are gone."""
     job = state.ended.get(report.job)
     if job is None or job.attempt != report.attempt:
         return []
@@ -79,7 +78,7 @@ def released(state: State, report: ReleaseReported) -> list[AnyEventData]:
 
 
 def _withdrawn(state: State, job: Job) -> str:
-    """Which of the slots that its session keeps nobody may use any more; empty when there is none."""
+    """Name a slot that the session retains and nobody may use any more; empty if there is none."""
     for slot in job.pinned:
         if not state.slots[slot].leasable:
             return f"slot {slot} is {'out' if state.slots[slot].out else 'drained'}"
@@ -87,6 +86,6 @@ def _withdrawn(state: State, job: Job) -> str:
 
 
 def _next_cell(state: State, job: Job) -> Job | None:
-    """The job of this session that comes first, if it waits."""
+    """Return the first unfinished job of this session if it is queued."""
     first = next((state.jobs[number] for number in sorted(state.in_sessions) if state.same_session(number, job)), None)
     return first if first is not None and first.phase == "queued" and not state.ignored(first) else None

@@ -1,7 +1,7 @@
-"""Sizes to slots: which slots a job gets, and which it gives back.
+"""Choose the slots that a job gets and those that it gives back.
 
-Knows host names, free slots and what a job holds. Must not know policies or time. A job keeps what it has as far as it
-can; new slots come from hosts it is on already, then from the one host that is left with the least.
+Knows host names, free slots and a job's slots. Must not know policies or time. A job keeps its slots as far as it can;
+new slots come from hosts that it already uses, then from the one host that is left with the least.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from jupyter_elastic.types import SlotId
 
 
 class Free:
-    """Free slots by host, hosts in the pool's order. `take` removes what it gives."""
+    """Free slots by host, hosts in the pool's order. `take` removes the slots that it returns."""
 
     def __init__(self, slots: Iterable[tuple[str, SlotId]]) -> None:
         """Begin with (host, slot) pairs in the pool's order."""
@@ -26,11 +26,11 @@ class Free:
         return sum(len(slots) for slots in self._slots.values())
 
     def on(self, host: str) -> int:
-        """How many there are on this host."""
+        """Count the free slots of this host."""
         return len(self._slots.get(host, ()))
 
     def on_all(self, hosts: Collection[str]) -> int:
-        """How many there are on these hosts."""
+        """Count the free slots of these hosts."""
         return sum(len(slots) for host, slots in self._slots.items() if host in hosts)
 
     def take(
@@ -40,7 +40,7 @@ class Free:
         only: Collection[str] | None = None,
         prefer: Sequence[SlotId] = (),
     ) -> tuple[SlotId, ...]:
-        """Give `count` slots to a job that already is on the hosts `near`; fewer only if there aren't as many.
+        """Take `count` slots, or fewer if there aren't as many, for a job that already uses the hosts `near`.
 
         With `only` all are on these hosts. Of a host's slots those of `prefer` come first.
         """
@@ -72,10 +72,10 @@ class Free:
 
 
 def keep(held: Sequence[SlotId], hosts: Sequence[str], count: int) -> tuple[SlotId, ...]:
-    """The `count` slots that a shrinking job keeps, in their old order.
+    """Return the `count` slots that a shrinking job keeps, in their old order.
 
-    It leaves the hosts first on which it has the fewest, and on a host the youngest slot first: the oldest member of
-    the group stays rank 0 unless its host is given up.
+    The job leaves first the hosts on which it has the fewest slots, and on a host the newest slot first: the oldest
+    member of the group stays rank 0 unless its host is given up.
     """
     on = Counter(hosts)
     first = {host: position for position, host in reversed(list(enumerate(hosts)))}

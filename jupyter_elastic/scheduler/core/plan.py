@@ -1,8 +1,8 @@
-"""A policy's plan: is it legal, and what has to happen for it to come true.
+"""Judge a policy's plan, and compute the events that carry it out.
 
-Knows the state and a plan. The plan is untrusted: nothing in it is believed before it is checked. Must not
-know which policy sent it. Growth is granted only from slots that are free now; what still drains is waited for, and
-kept from jobs that come later in the order.
+Knows the state and a plan; must not know which policy sent it. The plan is untrusted: nothing in it is used before it
+is checked. Growth is granted only from slots that are free now; a job waits for draining slots, and later jobs don't
+get them.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from jupyter_elastic.types.texts import visible
 MEMO_BYTES = 64 * 1024
 REASON_CHARS = 2_000
 MOST_NEXT = 100
-"""Jobs that a plan may name as the next ones."""
+"""Maximum number of jobs that a plan may name as the next ones."""
 
 
 def illegal(plan: Any, view: View) -> str | None:
-    """Why a pool that shows this view would refuse the plan; None when it would follow it."""
+    """Return the reason why a pool that shows this view would refuse the plan; None if it would follow it."""
     jobs = {job.job: None if job.phase == "stopping" else job for job in view.jobs}
     held = (job for job in view.jobs if job.size.workers and not (job.preemptible or job.spared))
     return _judge(plan, jobs.__getitem__, held, view.capacity, view.server_slots) or memo(plan)[1]
 
 
 def judge(state: State, plan: Any) -> str | None:
-    """Why the plan is illegal, its memo aside; None when it is legal.
+    """Return the reason why the plan is illegal, its memo not considered; None if it is legal.
 
-    Jobs that have ended or are stopping are passed over: they did so while the policy was thinking.
+    Jobs that have ended or are stopping are skipped: they may have done so while the policy was computing.
     """
 
     def find(number: JobId) -> JobView | None:
@@ -65,10 +65,10 @@ def _judge(
     capacity: int,
     server_slots: int | None,
 ) -> str | None:
-    """Why the plan is illegal. `find` gives None for a job that is passed over and raises KeyError where there is none.
+    """Return the reason why the plan is illegal; None if it is legal.
 
-    `held` are the jobs that must keep some of their slots; `server_slots` those for servers alone, None where servers
-    take slots as workers do.
+    `find` returns None for a job to skip and raises KeyError for an unknown one. `held` are the jobs that must keep
+    some slots; `server_slots` counts the slots for servers alone, None if servers take slots as workers do.
     """
     if not isinstance(plan, Plan):
         return f"{type(plan).__name__} is no Plan"
@@ -122,7 +122,7 @@ def _judge_size(job: JobView, size: Size) -> str | None:
 
 
 def memo(plan: Plan) -> tuple[Any, str | None]:
-    """(the memo as it comes back from the journal, None), or (None, why it can't be kept)."""
+    """Return (the memo as it comes back from the journal, None), or (None, the reason why it can't be kept)."""
     try:
         kept, size = journaled(plan.memo)
     except ValueError as problem:
@@ -133,7 +133,7 @@ def memo(plan: Plan) -> tuple[Any, str | None]:
 
 
 def journaled(value: Any) -> tuple[Any, int]:
-    """An untrusted value as it comes back from the journal, and its bytes there; ValueError if it can't be kept."""
+    """Return an untrusted value as the journal gives it back, and its size in bytes; ValueError if it can't be kept."""
     try:
         text = msgspec.json.encode(value)
         kept = msgspec.json.decode(text)
@@ -144,7 +144,7 @@ def journaled(value: Any) -> tuple[Any, int]:
 
 
 def reasons(state: State, plan: Plan) -> dict[JobId, str]:
-    """What the plan says of unfinished jobs, as plain text of bounded length."""
+    """Return the plan's reasons for unfinished jobs, as plain text of bounded length."""
     found: dict[JobId, str] = {}
     for job, reason in plan.reasons.items():
         if type(job) is int and job in state.jobs and isinstance(reason, str) and reason:
@@ -159,7 +159,7 @@ def reasons(state: State, plan: Plan) -> dict[JobId, str]:
 
 
 def turn(state: State, plan: Plan) -> tuple[JobId, ...]:
-    """The queued jobs that the plan says come next, as far as it can be believed."""
+    """Return the queued jobs that the plan names as the next ones, unknown ones left out."""
     said: Any = plan.turn
     if not isinstance(said, tuple):
         return ()
@@ -168,18 +168,18 @@ def turn(state: State, plan: Plan) -> tuple[JobId, ...]:
 
 
 def _follows_its_range(job: Job, workers: int) -> bool:
-    """Whether a running job leaves its size because its range was changed, and shrinks no further than that asks."""
+    """True if a running job leaves its size as its range changed, and shrinks no further than the range requires."""
     held, low, high = job.size.workers, job.spec.min_slots, job.spec.max_slots
     return 0 < held < low <= workers or (held > high and workers == job.largest(high))
 
 
 def plain(text: str) -> str:
-    """Text that survives every encoding and commands no terminal, of bounded length."""
+    """Make text of bounded length that every encoding can hold and that sends a terminal no commands."""
     return visible(text[:REASON_CHARS].encode("utf-8", "replace").decode("utf-8"), lines=True)[:REASON_CHARS]
 
 
 def difference(state: State, plan: Plan, *, kept: int = 0) -> list[AnyEventData]:
-    """What has to happen now for a legal plan: stops, then shrinks, then as much growth as is free.
+    """Return the events of a legal plan: stops, then shrinks, then as much growth as is free.
 
     The first `kept` slots that are free, or will be soon, are for jobs that the plan does not know of.
     """
@@ -187,9 +187,9 @@ def difference(state: State, plan: Plan, *, kept: int = 0) -> list[AnyEventData]
 
 
 class _Difference:
-    """One plan against what is held. `_free` slots are still to give; `_coming` ones will be free soon.
+    """Differences between one plan and what is held.
 
-    Both are counted for workers and for servers; where servers have no slots of their own, all are among the workers'.
+    `_free` slots are still to give, `_coming` ones will be free soon; without slots for servers alone all are workers'.
     """
 
     def __init__(self, state: State, plan: Plan, kept: int) -> None:
@@ -206,7 +206,7 @@ class _Difference:
         self._coming = Size(0)
         self._suitable = suitable.Suitable(state)
         self._given: dict[JobId, tuple[SlotId, ...]] = {}
-        """Slots that are set aside for jobs which not every host may give some, the workers' first."""
+        """Slots set aside for jobs that only some hosts may serve, the workers' first."""
         for job in state.active_jobs():
             self._comes(job, job.draining)
         self._set_aside(Size(kept))
@@ -240,7 +240,7 @@ class _Difference:
         return [*stops, *shrinks, *grown]
 
     def _grant(self, job: Job) -> Size | None:
-        """What the job gets of its command now; None: nothing new. Slots are set aside for what it must wait for."""
+        """Return the size that the job gets now, None if nothing new; set slots aside for what it must wait for."""
         size = self._wanted[job.job]
         if (only := self._suitable.of(job)) is not None:
             return self._grant_on(job, size, only)
@@ -267,7 +267,7 @@ class _Difference:
         return given if given != job.size else None
 
     def _grant_on(self, job: Job, size: Size, only: Collection[str]) -> Size | None:
-        """The same for a job that may get slots on these hosts alone: as many as are free there, whoever else waits."""
+        """Grant as many slots as are free on the hosts `only`, the only ones that may serve the job."""
         servers = 0 if self._state.apart else max(size.servers - job.size.servers, 0)
         room = min(self._pool.on_all(only), self._free.workers) - servers
         if room < size.workers - job.size.workers:
@@ -283,7 +283,7 @@ class _Difference:
         return size
 
     def _give(self, job: Job, count: int, pool: placement.Free, near: Sequence[str]) -> tuple[SlotId, ...]:
-        """So many new slots; those that are set aside for the job, if some are."""
+        """Take `count` new slots, from those set aside for the job if there are some."""
         mine = self._given.get(job.job)
         if mine is None or pool is not self._pool:
             return pool.take(count, near=near, prefer=job.spec.prefers)
@@ -291,7 +291,7 @@ class _Difference:
         return mine[:count]
 
     def _grow(self, job: Job, size: Size) -> Size:
-        """As near to `size` as the free slots let the job come, from what it holds."""
+        """Return the size nearest to `size` that the job can reach from its own with the free slots."""
         held, apart = job.size, self._state.apart
         servers = min(size.servers, held.servers + (self._free.servers if apart else self._free.workers))
         free = self._free.workers - (0 if apart else max(servers - held.servers, 0))
@@ -301,12 +301,12 @@ class _Difference:
         return Size(workers=workers, servers=servers)
 
     def _new(self, held: Size, size: Size) -> Size:
-        """Slots to lease for going from one size to the other. A server's slot that drains is no new worker's."""
+        """Return the slots to lease between one size and another; a draining server's slot is not for a new worker."""
         more = _less(size, held)
         return more if self._state.apart else Size(more.slots)
 
     def _comes(self, job: Job, slots: Collection[SlotId]) -> None:
-        """Slots of the job will be free soon."""
+        """Count slots of the job as coming free soon."""
         servers = self._state.coming(job, slots, for_servers=True) if self._state.apart else 0
         self._coming = _sum(self._coming, Size(self._state.coming(job, slots), servers))
 
@@ -361,18 +361,18 @@ def _sum(one: Size, other: Size) -> Size:
 
 
 def _less(size: Size, by: Size) -> Size:
-    """What is left of one when the other is taken away, nothing below zero."""
+    """Subtract one size from the other, not below zero."""
     return Size(max(size.workers - by.workers, 0), max(size.servers - by.servers, 0))
 
 
 def split(job: Job) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The job's slots as (workers, servers)."""
+    """Split the job's slots into (workers, servers)."""
     cut = len(job.slots) - job.servers
     return job.slots[:cut], job.slots[cut:]
 
 
 def rescale(job: Job, slots: tuple[str, ...], servers: int, reason: str) -> RescaleRequested:
-    """The event that the job is to go on with `slots`."""
+    """Return the event that makes the job go on with `slots`."""
     return RescaleRequested(
         job=job.job,
         attempt=job.attempt,

@@ -1,8 +1,7 @@
-"""What the core learns of a job from its own progress: speed by size, work to go, price of a rescale.
+"""Learn a job's speed by size, its remaining work and the price of a rescale from its own progress.
 
 Knows progress reports and when a generation settled; fed by events alone, so that a replay, and a job's view, learn the
-same. Must not know slots or policies. The fit is done when somebody looks, not with each report.
-
+same. Must not know slots or policies. The fit is computed on demand, not with each report.
 The model is that of Optimus (Peng et al., EuroSys 2018, section 3.2) for all-reduce: T(n) = a/n + b + d*n seconds per
 sample with a, b, d >= 0, by non-negative least squares on relative errors.
 """
@@ -22,11 +21,11 @@ from jupyter_elastic.types import Profile, Progress, Speed
 RECENT = 9
 """Measurements kept for each size; their median is the speed, so that one slow step does not show."""
 BRIEF_S = 30.0
-"""A size that was measured for less than this, all times together, is measured briefly."""
+"""Seconds of measuring, all times together, below which a size counts as briefly measured."""
 LOSSES = 32
-"""Points of the loss curve that are kept; where there are more every second one goes: old ones lie far apart."""
+"""Maximum number of points of the loss curve; beyond it every second one goes, so old points lie far apart."""
 LOSS = ("loss", "train_loss")
-"""What the metric is called whose curve is kept."""
+"""Names of the metric whose curve is kept."""
 
 _NOTHING = Profile()
 _Coefficients: TypeAlias = tuple[float, float, float]
@@ -36,11 +35,11 @@ class Learned(Struct):
     """All that is remembered of a job's progress."""
 
     points: dict[tuple[int, int], list[float]] = field(default_factory=dict)
-    """The last speeds seen at each size (workers, servers), samples/s, oldest first."""
+    """The last speeds at each size (workers, servers), samples/s, oldest first."""
     measured_s: dict[tuple[int, int], float] = field(default_factory=dict)
-    """Seconds between the reports from which the speeds are, by size."""
+    """Seconds between the reports that gave the speeds, by size."""
     warm: bool = False
-    """Whether this generation has reported before: a first report measures the pause, not the speed."""
+    """True once this generation has reported; its first report measures the pause, not the speed."""
     last_at: float = 0.0
     last_samples: float | None = None
     pauses: int = 0
@@ -48,15 +47,15 @@ class Learned(Struct):
     noise_scale: float | None = None
     starts: int = 0
     started_s: float = 0.0
-    """All starts together, from the order to the first generation."""
+    """Seconds of all starts together, from the order to the first generation."""
     reported_at: float | None = None
     gaps: list[float] = field(default_factory=list)
     """Seconds between the last reports."""
     losses: list[tuple[float, float]] = field(default_factory=list)
-    """(samples, loss), in order of the samples."""
+    """Points (samples, loss), in order of the samples."""
 
     def settled(self, *, rescaled: bool, pause_s: float, start_s: float = 0.0) -> None:
-        """A generation settled; `rescaled` when it was not the attempt's first, which took `start_s` from the order."""
+        """Note that a generation settled; not `rescaled`: the attempt's first, `start_s` seconds after the order."""
         self.cold()
         if rescaled:
             self.pauses += 1
@@ -66,12 +65,12 @@ class Learned(Struct):
             self.started_s += start_s
 
     def cold(self) -> None:
-        """What comes next is no continuation of what came before."""
+        """Treat the next report as no continuation of the previous one."""
         self.warm = False
         self.last_samples = None
 
     def add(self, at: float, progress: Progress, workers: int, servers: int) -> None:
-        """A report came from a settled generation of this size."""
+        """Learn from a report that came from a settled generation of this size."""
         gap = at - self.reported_at if self.warm and self.reported_at is not None else 0.0
         if gap > 0:
             self.gaps = [*self.gaps[-2:], gap]
@@ -106,11 +105,11 @@ class Learned(Struct):
 
     @property
     def rescale_cost_s(self) -> float:
-        """Mean pause of the rescales so far."""
+        """Mean pause in seconds of the rescales so far."""
         return self.paused_s / self.pauses if self.pauses else _NOTHING.rescale_cost_s
 
     def profile(self, progress: Progress | None) -> Profile:
-        """What a policy sees."""
+        """Return the profile that a policy sees."""
         if progress is None and not self.pauses and not self.starts:
             return _NOTHING
         speeds = tuple(
@@ -137,7 +136,7 @@ class Learned(Struct):
 
 
 def remaining(progress: Progress | None) -> float | None:
-    """Samples to go: from the total where the job names it, else from its epochs; None when neither is known."""
+    """Return the samples to go, from the total if the job reports it, else from its epochs; None if unknown."""
     if progress is None or progress.samples is None:
         return None
     if progress.total_samples is not None:
@@ -148,9 +147,9 @@ def remaining(progress: Progress | None) -> float | None:
 
 
 def fit(seconds: dict[int, float]) -> _Coefficients | None:
-    """(a, b, d) >= 0 of T(n) = a/n + b + d*n with the least squared relative error; None without a measurement.
+    """Fit (a, b, d) >= 0 of T(n) = a/n + b + d*n with the least squared relative error; None without a measurement.
 
-    Among equals the smallest support wins: one point says perfect scaling, two points say Amdahl.
+    Of equally good fits the smallest support wins: one point gives perfect scaling, two points give Amdahl's law.
     """
     return _fit(tuple(seconds.items()))
 

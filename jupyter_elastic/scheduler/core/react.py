@@ -1,7 +1,7 @@
-"""From events to orders: what the owner's agent has to do.
+"""Turn events into orders for the owner's agent.
 
 Knows the state after the event. Decides nothing: an order follows from its event, and can be sent again at any time,
-because an agent tells orders apart by (job, attempt, generation) and does each once.
+because an agent identifies orders by (job, attempt, generation) and does each once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jupyter_elastic.types import (
 
 
 def react(state: State, events: Iterable[AnyEventData]) -> list[AnyEffect]:
-    """The orders that these events call for, in their order."""
+    """Return the orders that these events call for, in their order."""
     effects: list[AnyEffect] = []
     for data in events:
         if isinstance(data, JobStarted):
@@ -44,11 +44,11 @@ def react(state: State, events: Iterable[AnyEventData]) -> list[AnyEffect]:
 
 
 def outstanding(state: State, owner: str) -> list[AnyEffect]:
-    """All that an agent which just (re)connected must know, whatever it missed.
+    """Return all orders that an agent which just (re)connected needs, whatever it missed.
 
-    Every active attempt comes as its `Launch`: an agent that knows the attempt does nothing, or reports its exit
-    again if it is over. Then follows the newest `Rescale` if it was not seen to settle or to release everything, or
-    the `Stop`. The `Launch` is then the first generation, which the agent may or may not have seen, on today's slots.
+    Every active attempt comes as its `Launch`: an agent that knows the attempt does nothing, or reports its exit again
+    if it is over. Then follows the newest `Rescale` if it was not seen to settle or to release everything, or the
+    `Stop`. The `Launch` is then the first generation, which the agent may or may not have seen, on today's slots.
     """
     effects: list[AnyEffect] = []
     for job in state.active_jobs():

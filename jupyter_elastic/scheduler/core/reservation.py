@@ -1,6 +1,6 @@
-"""The slots that are kept for interactive jobs which wait: no policy sees them.
+"""Reserve slots for interactive jobs that wait: no policy sees these slots.
 
-Knows the state alone, so that who asks later hears the same.
+Knows the state alone, so that a later call gives the same answer.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from jupyter_elastic.types import JobId
 
 
 class Reserved(NamedTuple):
-    """What is kept for interactive jobs that wait."""
+    """Slots and jobs of a reservation for waiting interactive jobs."""
 
     slots: int
-    """Of those that are free or will be soon."""
+    """Number of reserved slots among those that are free or will be soon."""
     jobs: frozenset[JobId]
-    """Whose they are."""
+    """Jobs that the slots are reserved for."""
 
 
 _NOTHING = Reserved(0, frozenset())
 
 
 def reserved(state: State) -> Reserved:
-    """The slots that are free, or that others are giving back, and are for waiting interactive jobs."""
+    """Return the slots, free or being given back, that are reserved for waiting interactive jobs."""
     found = waiting(state)
     if not found:
         return _NOTHING
@@ -38,7 +38,7 @@ def reserved(state: State) -> Reserved:
 
 
 def waiting(state: State) -> list[Job]:
-    """The interactive jobs that could start, the first first."""
+    """Return the interactive jobs that could start, the first one first."""
     jobs = (state.jobs[job] for job in sorted(state.interactive))
     found = [job for job in jobs if job.phase == "queued" and not state.ignored(job)]
     if state.apart and any(job.spec.min_servers for job in found):  # nobody gives a server up for another's
@@ -48,5 +48,5 @@ def waiting(state: State) -> list[Job]:
 
 
 def room(state: State) -> int:
-    """Slots that are free or will be soon."""
+    """Count the slots that are free or will be soon."""
     return sum(1 for _ in state.free()) + sum(state.coming(job, job.draining) for job in state.active_jobs())

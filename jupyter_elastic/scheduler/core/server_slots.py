@@ -1,9 +1,8 @@
-"""Slots that are for parameter servers alone: CPUs beside GPUs, of which servers take none.
+"""Limit parameter servers to slots of their own: CPUs beside GPUs, so that servers take no GPU.
 
-What a policy sees of jobs with servers is such that no plan can give away more of these slots than there are: of jobs
-that would together need too many the first are shown, each with as many servers at most as there is room for. So a
-policy that knows nothing of two kinds of slots keeps to both.
-
+Policies see jobs with servers such that no plan can give away more of these slots than there are: of jobs that would
+together need too many the first are shown, each with at most as many servers as there is room for. So a policy that
+knows nothing of two kinds of slots keeps to both limits.
 Knows the views of jobs; must not know policies.
 """
 
@@ -18,10 +17,10 @@ from jupyter_elastic.types import JobId, JobView
 
 
 def within(jobs: Sequence[JobView], slots: int) -> tuple[list[JobView], dict[JobId, str]]:
-    """The jobs as a policy may see them, and why others are left out."""
+    """Return the jobs that a policy may see, and the reasons why others are left out."""
     room, counts = slots, dict[JobId, int]()
     blocked = False
-    """Whether a job waits for these slots: none overtakes it."""
+    """True once a job waits for these slots; no other job overtakes it."""
     reasons: dict[JobId, str] = {}
     unseen: set[JobId] = set()
     with_servers = [job for job in jobs if job.max_servers]

@@ -1,8 +1,8 @@
-"""Which running jobs policies are to leave their slots, since all that they have done would be lost (pure).
+"""Find running jobs that policies must leave their slots because all their work would be lost (pure).
 
-A policy may give its slots to a job that has waited no longer than it has run, and only once. Beyond that only when
-somebody without a slot has waited for `BOUND_S` and it has run as long, the next time twice as long, and so on: so each
-ends after all, and nobody waits for ever.
+A policy may take such a job's slots for a job that has waited no longer than this one has run, and only once. After
+that only when a user without a slot has waited for `BOUND_S` and the job has run as long, the next time twice as long,
+and so on: so each job ends after all, and nobody waits for ever.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from jupyter_elastic.types import JobView
 
 BOUND_S = 3600.0
-"""So long somebody waits for a first slot at most before a job that would lose all may be stopped for it again."""
+"""Maximum seconds that a user waits for a first slot before a job that would lose all may be stopped again."""
 
 
 def spared(jobs: Sequence[JobView], now: float) -> Sequence[JobView]:
-    """The jobs, those that are to keep their slots as jobs that may not be preempted."""
+    """Return the jobs with those that are to keep their slots marked as not preemptible."""
     plain = [job for job in jobs if job.loses_all and job.preemptible and job.size.workers]
     if not plain:
         return jobs

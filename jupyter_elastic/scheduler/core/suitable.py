@@ -1,10 +1,10 @@
-"""On which hosts a job may get new slots: by what it asks for, by their kind of GPU, and by when they end. Pure.
+"""Find the hosts that may give a job new slots: by labels, by their kind of GPU, and by when they end. Pure.
 
-Labels say what a host is, such as `gpu=NVIDIA A100-SXM4-80GB` (from NVML) or `rack=3` (its user's). A job asks
-for some (`--on gpu=A100`), and unless it asks for `gpu=any` all its hosts have the same kind of GPU: a group goes
-at the pace of the slowest. A host that goes at a known time takes no job that would lose what it has done then: one of
-a fixed size that says it takes longer. A job whose workers find each other on one host only keeps to one. A host that
-its owner can't reach gives it nothing. Knows the state; must not know policies.
+Labels describe a host, such as `gpu=NVIDIA A100-SXM4-80GB` (from NVML) or `rack=3` (its user's). A job asks for labels
+(`--on gpu=A100`), and unless it asks for `gpu=any` all its hosts have the same kind of GPU, as a group runs at the pace
+of its slowest member. A host that ends at a known time takes no job that would lose its work then: one of a fixed size
+that is expected to take longer. A job whose workers find each other on one host only stays on one. A host that its
+owner can't reach gives it nothing. Knows the state; must not know policies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GPU, ANY = "gpu", "any"
 
 
 class Suitable:
-    """`hosts` of one state, each question answered once: a queue is long, and few jobs differ in this."""
+    """A cache of `hosts` for one state: a queue is long, and its jobs have few distinct answers."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -29,7 +29,7 @@ class Suitable:
         self._known: dict[object, frozenset[str] | None] = {}
 
     def of(self, job: Job) -> frozenset[str] | None:
-        """As `hosts`."""
+        """Return `hosts` of the job, from the cache if possible."""
         spec = job.spec
         if self._all and not (spec.on or spec.host or spec.one_host):
             return None
@@ -44,7 +44,7 @@ class Suitable:
 
 
 def hosts(state: State, job: Job) -> frozenset[str] | None:
-    """Names of the hosts that may give the job slots now; None: all may."""
+    """Return the names of the hosts that may give the job slots now; None: all may."""
     spec = job.spec
     if bound := state.bound_to(spec):
         return frozenset({bound})
@@ -66,36 +66,36 @@ def hosts(state: State, job: Job) -> frozenset[str] | None:
 
 
 def matches(labels: Mapping[str, str], spec: JobSpec) -> bool:
-    """Whether a host with these labels has all that the job asks for."""
+    """True if a host with these labels has all that the job asks for."""
     return all(means(labels.get(name, ""), wanted) or wanted == ANY for name, wanted in spec.on.items())
 
 
 def means(label: str, wanted: str) -> bool:
-    """Whether the label is the wanted one, or has it among its words: `NVIDIA A100-SXM4-80GB` is an `a100`."""
+    """True if the label is the wanted one or contains it as a word: `NVIDIA A100-SXM4-80GB` is an `a100`."""
     words = re.split(r"[\s,/_-]+", label.lower())
     return wanted.lower() in {label.lower(), *words}
 
 
 def asked(spec: JobSpec) -> str:
-    """What the job asks for, for people."""
+    """Format the labels that the job asks for, for people."""
     return ", ".join(f"{name}={value}" for name, value in sorted(spec.on.items()))
 
 
 def _long_enough(state: State, job: Job, host: Host) -> bool:
-    """Whether the job would not lose what it has done when the host goes."""
+    """True if the job would not lose its work when the host ends."""
     length_s = _length_s(job.spec)
     return host.until is None or length_s is None or state.at + length_s <= host.until
 
 
 def _length_s(spec: JobSpec) -> float | None:
-    """How long it will take that can't leave a host before its end; None: it can shrink, or nobody knows."""
+    """Return the seconds that a job of fixed size will take; None if it can shrink or its length is unknown."""
     if spec.min_slots < spec.max_slots:
         return None
     return spec.max_time_s if spec.estimate_s is None else spec.estimate_s
 
 
 def _chosen(state: State, job: Job, kinds: Mapping[str, str]) -> str:
-    """Of the hosts' kinds, by host, that of the hosts it is on; else that of which most slots are free."""
+    """Return the kind (by host in `kinds`) of the job's own hosts, else the kind with the most free slots."""
     for slot in job.slots:
         if (kind := kinds.get(state.slots[slot].host)) is not None:
             return kind

@@ -1,7 +1,7 @@
-"""The phases of a job as one table, and the picture drawn from it.
+"""Define the phases of a job as one table, and draw the picture from it.
 
-Knows phases and the names of events. Must not know slots, times or who asks: whether an event may happen is `decide`'s
-question, what it does to the state is `state`'s.
+Knows phases and the names of events. Must not know slots, times or users: `decide` judges whether an event may happen,
+`evolve` applies it to the state.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from jupyter_elastic.types import AnyEventData, JobEnded, Phase
 
 
 class Move(NamedTuple):
-    """In phase `origin`, the event `event` leads to phase `target`. No origin: the job comes into being."""
+    """A transition: in phase `origin` the event `event` leads to phase `target`; origin None: the job is created."""
 
     origin: Phase | None
     event: str
@@ -42,19 +42,19 @@ MOVES: tuple[Move, ...] = (
     *_moves(_OPEN, "JobEnded failed", "failed"),
     *_moves(_OPEN, "JobEnded cancelled", "cancelled"),
 )
-"""Every way a phase can change. What is not here does not happen."""
+"""All transitions; a phase changes in no other way."""
 
 _TABLE: dict[tuple[Phase | None, str], Phase] = {(move.origin, move.event): move.target for move in MOVES}
 
 
 def after(phase: Phase, data: AnyEventData) -> Phase:
-    """The phase after the event; the same one where the table has no line (a fold must not fail)."""
+    """Return the phase after the event; the same one if the table has no line for it (a fold must not fail)."""
     name = f"JobEnded {data.outcome}" if isinstance(data, JobEnded) else type(data).__name__
     return _TABLE.get((phase, name), phase)
 
 
 def mermaid() -> str:
-    """The table as a mermaid state diagram, as it stands in ARCHITECTURE.md; events that share an arrow are joined."""
+    """Format the table as the mermaid state diagram of ARCHITECTURE.md; events that share an arrow are joined."""
     joined: dict[tuple[str, str], list[str]] = {}
     for origin, event, target in MOVES:
         joined.setdefault((origin or "[*]", target), []).append(event.split()[0])

@@ -1,8 +1,8 @@
-"""Whose turn it is: when users and groups began their last jobs, and what they have used while others waited (pure).
+"""Track whose turn it is: when users and groups began jobs, and what they used while others waited (pure).
 
-Start-time fair queueing (Goyal, Vin & Cheng, SIGCOMM 1996) with slot-seconds as the work: who comes owes no less than
-the least of those present, and its own last job on one slot above that at most. What nobody else waited for does not
-count.
+Start-time fair queueing (Goyal, Vin & Cheng, SIGCOMM 1996) with slot-seconds as the work: a user who comes back owes no
+less than the least of those present, and at most their own last job on one slot above that. Slots that nobody else
+waited for do not count.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from jupyter_elastic.types import Turn
 KEPT = 32
 """Starts of each user and group that are remembered."""
 REMEMBERED_S = 7 * 86_400.0
-"""Whoever has no job, and has begun none for so long, owes nothing."""
+"""Seconds after the last start after which a user or group without jobs owes nothing."""
 
 
 def places(group: str, owner: str) -> tuple[tuple[str, str], ...]:
-    """The rows in which a job of this owner, and of this group if any, counts, and for whom."""
+    """Return the rows in which a job of this owner and group counts, each with the name that it counts for."""
     return (("", group), (group, owner)) if group else (("", owner),)
 
 
 class Standing(Struct):
-    """A user or a group among those beside it."""
+    """Account of a user or a group within its row."""
 
     unfinished: int = 0
     waiting: int = 0
-    """How many of its unfinished jobs are queued."""
+    """Number of unfinished jobs that are queued."""
     held: int = 0
     begun: tuple[float, ...] = ()
-    """When its last jobs began, the newest last."""
+    """Times at which the last jobs began, the newest last."""
     last_s: float = 0.0
-    """How long its job that ended last had slots."""
+    """Seconds that the job that ended last had slots."""
     alone_s: float = 0.0
-    """For how long nobody but it waited."""
+    """Seconds during which nobody else in the row waited."""
     owed_s: float = 0.0
-    """Slot-seconds that it had while another waited, up to `counted`."""
+    """Slot-seconds used while another one waited, up to `counted`."""
     counted: float = 0.0
 
 
@@ -49,11 +49,11 @@ class Row(Struct):
     all: dict[str, Standing] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)
     waited_s: float = 0.0
-    """For how long anybody waited, up to `at`."""
+    """Seconds during which anybody waited, up to `at`."""
     at: float = 0.0
 
     def came(self, name: str, at: float, weights: Mapping[str, float]) -> None:
-        """A job of this user or group was submitted."""
+        """Count a job that this user or group has submitted."""
         one = self._now(name, at)
         if not one.unfinished:
             weight = weights.get(name, 1.0)
@@ -66,7 +66,7 @@ class Row(Struct):
         one.unfinished += 1
 
     def moved(self, name: str, at: float, *, waiting: int, held: int, began: bool) -> Standing:
-        """So many jobs more wait, and so many slots more are held than before; or fewer."""
+        """Add (or, if negative, subtract) waiting jobs and held slots."""
         one = self._now(name, at)
         one.waiting += waiting
         one.held += held
@@ -76,19 +76,19 @@ class Row(Struct):
         return one
 
     def turns(self, at: float) -> dict[str, Turn]:
-        """Those who have unfinished jobs, as policies see them."""
+        """Return the turns of all who have unfinished jobs, as policies see them."""
         return {
             name: Turn(begun=one.begun, owed_s=self._owed(one, at)) for name, one in self.all.items() if one.unfinished
         }
 
     def forget(self, at: float) -> None:
-        """Strike off who has not been there for long."""
+        """Drop users and groups that have had no job for `REMEMBERED_S`."""
         for name, one in list(self.all.items()):
             if not one.unfinished and (not one.begun or one.begun[-1] < at - REMEMBERED_S):
                 del self.all[name]
 
     def _now(self, name: str, at: float) -> Standing:
-        """Its entry, counted up to now."""
+        """Return the entry of `name`, counted up to `at`."""
         passed = max(at - self.at, 0.0) if self.waiting else 0.0
         self.waited_s += passed
         if len(self.waiting) == 1:

@@ -1,4 +1,4 @@
-"""What was used, so that the past counts less and less (pure)."""
+"""Count used slot-seconds such that older use counts less (pure)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import exp2, expm1, log
 from msgspec import Struct
 
 HALF_LIFE_S = 7 * 86_400.0
-"""After so long what was used counts half, unless the policy's options say another time (Slurm's default)."""
+"""Default seconds after which use counts half (Slurm's default); the policy's options may change it."""
 
 
 class Used(Struct):
@@ -25,10 +25,10 @@ class Used(Struct):
         self.at = at
 
     def now(self, at: float, half_life_s: float) -> float:
-        """What it is at that time, with nothing used since."""
+        """Return the decayed value at that time, with nothing used since."""
         return self.slot_s * exp2(-max(at - self.at, 0.0) / half_life_s)
 
 
 def used_s(slots: int, passed_s: float, half_life_s: float) -> float:
-    """What `slots` count at the end of a time for which they were held."""
+    """Return the decayed slot-seconds of `slots` at the end of a time for which they were held."""
     return slots * half_life_s / log(2.0) * -expm1(-log(2.0) * max(passed_s, 0.0) / half_life_s)

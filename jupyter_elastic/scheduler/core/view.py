@@ -1,7 +1,7 @@
-"""What others see of the state: a policy's view, a screen's jobs and slots.
+"""Show the state to others: the policy's view, and the jobs and slots of screens.
 
-Keeps drafts of what did not change since the last look; a draft is thrown away when an event touches its job. Shows
-nothing that a policy could not have learned from a journal.
+Caches drafts that did not change since the last view; an event discards the draft of its job. Shows nothing that a
+policy could not have learned from a journal.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ from jupyter_elastic.types import (
 from jupyter_elastic.types.texts import also_used_by, pinned_by
 
 INFOS = 10_000
-"""Jobs as people see them that are kept: some lists of several users."""
+"""Maximum number of cached job records: some lists of several users."""
 _MOVES_SLOTS = (HostsChanged, DrainsChanged, JobStarted, RescaleRequested, SlotsReleased, StopRequested, JobEnded)
 
 
 class Views:
-    """The drafts of one state's views."""
+    """A cache of the policy's views of one state."""
 
     def __init__(self, *, weights: Mapping[str, float], quotas: Mapping[str, int], most: Most, seed: int) -> None:
-        """Fair-share weights, quotas and limits of users and groups are the pool's configuration, not history."""
+        """Begin with the pool's fair-share weights, quotas and limits, which are configuration, not history."""
         self._seed = seed
         self.share(weights, quotas, most)
         self._jobs: dict[JobId, JobView] = {}
         self._stale: set[JobId] | None = None
-        """Jobs to draw again; None before the first look: all."""
+        """Jobs to draw again; None before the first view: all."""
         self._hosts: tuple[HostView, ...] | None = None
         self.held_back: dict[JobId, str] = {}
-        """Jobs that the last view left out because of a limit of their owner or of slots for servers, and what is said
-        of them."""
+        """Jobs that the last view left out because of a limit of their owner or of slots for servers, and the
+        reasons."""
 
     def share(self, weights: Mapping[str, float], quotas: Mapping[str, int], most: Most) -> None:
-        """Use these from the next view on."""
+        """Use these weights, quotas and limits from the next view on."""
         self._weights, self.quotas, self.most = dict(weights), dict(quotas), most
 
     def touch(self, data: AnyEventData) -> None:
-        """An event was written: what it changed must be drawn again."""
+        """Mark what an event changed to be drawn again."""
         if isinstance(data, _MOVES_SLOTS):
             self._hosts = None
         if isinstance(data, HostsChanged | DrainsChanged):  # whose slots are drained now?
@@ -77,7 +77,7 @@ class Views:
             self._stale.add(job)
 
     def view(self, state: State, now: float) -> View:
-        """All that a policy may know. A queued job that plans have no say about (`State.ignored`) is left out."""
+        """Return all that a policy may know, without queued jobs that plans have no effect on (`State.ignored`)."""
         now = max(state.at, now)  # in this order, NaN loses
         if self._hosts is None:
             self._hosts = tuple(_host_views(state))
@@ -120,7 +120,7 @@ class Views:
         )
 
     def _draw(self, state: State, now: float) -> None:
-        """Bring the drafts up to date: what an event touched, and what grows with time."""
+        """Update the drafts that an event touched, and the values that grow with time."""
         # With how many workers a session's next cells start is decided by the end of another one.
         for job_id in state.jobs if self._stale is None else self._stale | state.in_sessions:
             job = state.jobs.get(job_id)
@@ -146,7 +146,7 @@ class Views:
 
 
 def _reaching(state: State, most: Most) -> Most:
-    """These limits, and those of users who can't reach all hosts: a plan would give them what they can't have."""
+    """Return the limits with those of users who can't reach all hosts added, so that no plan counts on these."""
     users = dict(most.users)
     for owner in {job.owner for job in state.jobs.values()}:
         if (reachable := state.reachable(owner)) < inf:
@@ -156,7 +156,7 @@ def _reaching(state: State, most: Most) -> Most:
 
 
 def job_view(job: Job) -> JobView:
-    """A job as policies see it, its running times up to the last count."""
+    """Return a job as policies see it, its running times up to the last count."""
     spec = job.spec
     if job.rigid:
         size = job.size
@@ -215,7 +215,7 @@ def _host_views(state: State) -> Iterable[HostView]:
 
 
 def _used(state: State, now: float) -> dict[str, dict[str, float]]:
-    """What everybody has used, with what is held until now."""
+    """Return the decayed use of all users up to now, present slots included."""
     half_life_s = state.half_life_s
     found = {
         group: {user: used.now(now, half_life_s) for user, used in users.items()} for group, users in state.used.items()
@@ -229,13 +229,13 @@ def _used(state: State, now: float) -> dict[str, dict[str, float]]:
 
 
 def _seated(state: State, draft: JobView) -> JobView:
-    """A waiting job as if it held the least that it needs."""
+    """Return a waiting job as if it held its minimum."""
     workers = starts_with(state.jobs[draft.job].spec)
     return replace(draft, size=Size(workers=workers, servers=draft.min_servers), max_slots=workers)
 
 
 def _without(hosts: tuple[HostView, ...], slots: int) -> tuple[HostView, ...]:
-    """The hosts without so many slots, the free ones first."""
+    """Return the hosts without `slots` slots, free slots removed first."""
     shown = list(hosts)
     for what in ("free", "draining"):
         for at, host in enumerate(shown):
@@ -247,13 +247,13 @@ def _without(hosts: tuple[HostView, ...], slots: int) -> tuple[HostView, ...]:
 
 
 class Infos:
-    """Jobs as people see them: what did not change since somebody looked is the same record again."""
+    """A cache of jobs as people see them: an unchanged job gives the same record again."""
 
     def __init__(self) -> None:
         self._drafts: dict[JobId, JobInfo] = {}
 
     def touch(self, data: AnyEventData) -> None:
-        """An event was written: what it changed must be drawn again."""
+        """Mark what an event changed to be drawn again."""
         job: JobId | None = getattr(data, "job", None)
         if job is not None:
             self._drafts.pop(job, None)
@@ -261,7 +261,7 @@ class Infos:
             self._drafts.clear()
 
     def of(self, state: State, job: Job) -> JobInfo:
-        """This job."""
+        """Return the record of this job."""
         reason = _reason(state, job)
         draft = self._drafts.get(job.job)
         if draft is None or draft.reason != reason:
@@ -272,14 +272,14 @@ class Infos:
 
 
 def _reason(state: State, job: Job) -> str:
-    """Why it is where it is: a plan's word on a queued one, and that of maintenance, may change without it."""
+    """Return the job's reason; a queued job's comes from maintenance or the plan, which change without its events."""
     if job.phase != "queued":
         return job.reason
     return state.maintenance.text if state.maintenance is not None else state.reasons.get(job.job) or job.reason
 
 
 def slot_infos(state: State) -> list[SlotInfo]:
-    """Every slot in the pool's order, then those that a lost host still owes us."""
+    """Return every slot in the pool's order, then those of lost hosts that are still held."""
     present = [host.slot_id(slot.index) for host in state.hosts for slot in host.slots]
     owed = sorted(slot for slot, entry in state.slots.items() if entry.gone)
     return [_slot_info(state, slot, state.slots[slot]) for slot in (*present, *owed)]
