@@ -526,7 +526,7 @@ class Membership:
         return actions
 
     def _refuse(self, worker: _Worker) -> list[Action]:
-        """Go on without this and all other joining workers, whose ranks would be wrong; do nothing if too few are left."""
+        """Go on without this and all other joining workers, whose ranks would be wrong; not if too few are left."""
         others = [w for w in self._members() if not w.new and w.slot in self.wanted]  # who is to leave goes on nowhere
         enough = len(others) >= max(1, min(self.min_slots, len(self.commanded)))
         if not (enough and self.replaces) or self.ended or self.finishing:

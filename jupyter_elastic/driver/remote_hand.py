@@ -72,7 +72,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     warm: bool
     workdir: str = ""
     copied: str = ""
-    """SHA-256 of the tar of `workdir` in the job's folder, which hosts get a copy of; empty: the folder must be there."""
+    """SHA-256 of the tar of `workdir` in the job's folder, copied to hosts; empty: the folder must be there."""
     libraries: tuple[str, ...] = ()
     """Libraries that make groups: their versions must be the same there as here."""
     fence_s: float = messages.FENCE_S
@@ -178,7 +178,7 @@ class _Stream:
 
 
 class RemoteHand:
-    """One attempt's connection to one host. `on_lost` is called once, when the host is lost, but never before `open`."""
+    """One attempt's connection to one host. `on_lost` is called once, when the host is lost; never before `open`."""
 
     def __init__(self, host: HostAddress, setting: Setting, on_lost: Callable[[RemoteHand], None]) -> None:
         self.host = host
