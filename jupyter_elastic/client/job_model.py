@@ -188,7 +188,7 @@ class JobModel:
         self.pinned_until: float | None = None
         self._committed: bool | None = None
         self._again = ""
-        """Where training starts again after the job lost its slots."""
+        """Text on where training starts again after the job lost its slots."""
         self._also_used: dict[SlotId, str] = {}
         """Text on the users without a lease of a slot, by slot."""
         self._wanted = 0

@@ -1,1 +1,1 @@
-"""What lies in a job's folder, for all who read or write it."""
+"""The files in a job's folder, for all who read or write them."""

@@ -1,7 +1,7 @@
-"""The files of one attempt, from which an agent or driver that comes after a crash knows what to do.
+"""Reads and writes the files of one attempt, from which an agent or driver goes on after a crash.
 
 `<job folder>/attempt.N/` holds `order.json` (the Launch, written before anything is started), `driver.lock` (held by
-the one driver), `driver.json` (its pid and start time and those of all its workers), `driver.log`, and at the end
+the one driver), `driver.json` (pid and start time of the driver and of all its workers), `driver.log`, and at the end
 `exit.json` (the ExitReported), which is the truth about an attempt that is over. Knows files; must not know sockets or
 how processes are started.
 """
@@ -27,7 +27,7 @@ SOCKET_NAME = "driver.sock"
 """The driver's socket in the attempt's runtime folder."""
 LONGEST_LOG_LINE = 300
 _OLD_EXIT, _EXIT = b'{"type":"ExitSeen",', b'{"type":"ExitReported",'
-"""How `exit.json` begins: as it was first written, and now. An end that is not read would be reported as `lost`."""
+"""Start of `exit.json` in its first version, and now. An end that is not read would be reported as `lost`."""
 
 
 class DriverRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -40,14 +40,14 @@ class DriverRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AttemptFolder:
-    """The files of one attempt. Reading yields None for what is absent or damaged."""
+    """The files of one attempt. Reading an absent or damaged file returns None."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
     def of(cls, job_folder: str | Path, attempt: int) -> AttemptFolder:
-        """The folder of an attempt of the job that lives in `job_folder`."""
+        """Return the folder of an attempt of the job that lives in `job_folder`."""
         return cls(Path(job_folder) / f"attempt.{attempt}")
 
     @property
@@ -57,7 +57,7 @@ class AttemptFolder:
 
     @property
     def runtime(self) -> Path:
-        """The attempt's folder for sockets: short, private, and the same for whoever asks."""
+        """The attempt's folder for sockets: short, private, and the same in every process."""
         name = hashlib.sha256(os.fsencode(self.path.absolute())).hexdigest()[:10]
         return paths.runtime_dir() / f"a-{name}"
 
@@ -67,28 +67,28 @@ class AttemptFolder:
         return self.path / "driver.log"
 
     def create(self, launch: Launch) -> None:
-        """Make the folder and write the order, by which a later agent knows the attempt."""
+        """Make the folder and write the order, from which a later agent identifies the attempt."""
         self.path.mkdir(mode=0o700, exist_ok=True)
         private_files.write_json(self.path / "order.json", launch)
 
     def order(self) -> Launch | None:
-        """The Launch of this attempt."""
+        """Read the Launch of this attempt."""
         return private_files.read_json(self.path / "order.json", Launch)
 
     def write_record(self, record: DriverRecord) -> None:
-        """Write which processes belong to the attempt, in one step."""
+        """Write atomically which processes belong to the attempt."""
         private_files.write_json(self.path / "driver.json", record)
 
     def record(self) -> DriverRecord | None:
-        """The processes of the attempt as last written."""
+        """Read the processes of the attempt as last written."""
         return private_files.read_json(self.path / "driver.json", DriverRecord)
 
     def write_exit(self, seen: ExitReported) -> None:
-        """Write the end, on disk before this returns."""
+        """Write the attempt's end; the end is on disk when this returns."""
         private_files.write_json(self.path / "exit.json", seen, sync=True)
 
     def exit(self) -> ExitReported | None:
-        """How the attempt ended; None while it hasn't."""
+        """Read the attempt's end; None while the attempt has not ended."""
         try:
             content = (self.path / "exit.json").read_bytes()
             return msgspec.json.decode(content.replace(_OLD_EXIT, _EXIT, 1), type=ExitReported)
@@ -96,17 +96,17 @@ class AttemptFolder:
             return None
 
     def whose(self) -> tuple[int, int] | None:
-        """The job and attempt that the folder's files are of; None where nothing is there yet."""
+        """Return the job and attempt that the folder's files belong to; None while there is no file."""
         found = self.exit() or self.record() or self.order()
         return None if found is None else (found.job, found.attempt)
 
     @property
     def lock(self) -> Lock:
-        """Held by the attempt's one driver for as long as it lives."""
+        """Lock that the attempt's one driver holds for as long as it lives."""
         return Lock(self.path / "driver.lock")
 
     def last_log_line(self) -> str:
-        """The last line of the driver's log; empty without one."""
+        """Read the last line of the driver's log; empty without one."""
         try:
             with self.log.open("rb") as file:
                 file.seek(0, os.SEEK_END)
@@ -122,7 +122,7 @@ class AttemptFolder:
 
 
 def attempts(jobs: Path) -> Iterator[AttemptFolder]:
-    """Every attempt that has a folder below `jobs`."""
+    """Yield every attempt that has a folder below `jobs`."""
     for job in _subfolders(jobs):
         for path in _subfolders(job):
             if path.name.startswith("attempt."):

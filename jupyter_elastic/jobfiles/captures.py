@@ -1,8 +1,8 @@
-"""The names that cells have captured, on disk: stored once, read by workers, removed some time after the job.
+"""Stores the names that cells have captured: once on disk, read by workers, removed some time after the job.
 
-Small captures stand in the payload itself. A large one is a file of its own in the job's folder, and equal ones are one
-file with several names (hard links); all of them have a name in `.captures` beside the jobs' folders. Knows files; must
-not know sockets, and unpickles nothing.
+Small captures are part of the payload. A large one is a file of its own in the job's folder; equal ones are one file
+with several names (hard links), and each has a name in `.captures` beside the jobs' folders. Knows files; must not know
+sockets, and unpickles nothing.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from jupyter_elastic.platform import private_files
 
 PAYLOAD, NAMES = "payload.msgpack", "names.pickle"
 FOLDER = "folder.tar"
-"""The folder that hosts get a copy of: see `folder_copy`."""
+"""Tar of the folder that hosts get a copy of: see `folder_copy`."""
 FILES = (PAYLOAD, NAMES, FOLDER)
 LARGE = 256 * 1024
-"""Bytes of captured names from which they are a file of their own."""
+"""Bytes of captured names from which the names are a file of their own."""
 STORE = ".captures"
 KEPT_S = 86_400.0
-"""How long captures stay after their job's end."""
+"""Seconds that captures stay after their job's end."""
 MOST = 4 * 1000**3
-"""Bytes that captures of jobs which are over may take; beyond it the oldest go before their day is over."""
+"""Maximum bytes of the captures of ended jobs; beyond that the oldest are removed before `KEPT_S`."""
 LEAST_S = 600.0
-"""Captures stay at least so long: their job may be on its way to the daemon."""
+"""Minimum seconds that captures stay: their job may be on its way to the daemon."""
 _SAMPLES, _SAMPLE = 64, 4096
 _CHUNK = 1024 * 1024
 
 
 class StoredCapture(NamedTuple):
-    """The captures of a job that is over."""
+    """The captures of an ended job."""
 
     folder: Path
     files: dict[int, int]
-    """Inode -> bytes: what several jobs have counts once."""
+    """Inode -> bytes, so that a file of several jobs counts once."""
     since: float
-    """When the job ended, in seconds since the epoch."""
+    """Time of the job's end, in seconds since the epoch."""
 
 
 def store(data: bytes, folder: Path, name: str = NAMES) -> None:
-    """Write captured names into a job's folder; no bytes if a job has the same. OSError when the disk is full."""
+    """Write captured names into a job's folder, or link a job's equal file. OSError when the disk is full."""
     path, twin = folder / name, folder.parent / STORE / _fingerprint(data)
     with contextlib.suppress(OSError):  # another one, none yet, or a disk without hard links
         if _holds(twin, data):
@@ -58,9 +58,9 @@ def store(data: bytes, folder: Path, name: str = NAMES) -> None:
 
 
 def _fingerprint(data: bytes) -> str:
-    """A name by which equal bytes are found; those which differ only here and there may share it.
+    """Return a name by which equal bytes are found; bytes that differ in a few places may share it.
 
-    A digest of samples, because one of everything takes longer than to write everything; `_holds` looks at all of it.
+    The digest covers samples, because a full digest takes longer than writing the bytes; `_holds` compares all.
     """
     step = max(_SAMPLE, len(data) // _SAMPLES)
     digest = hashlib.sha256()
@@ -77,7 +77,7 @@ def _holds(path: Path, data: bytes) -> bool:
 
 
 def stored(jobs: Path, unfinished: Iterable[str] = ()) -> list[StoredCapture]:
-    """The captures below `jobs` of jobs that are not among the folders of unfinished ones."""
+    """Return the captures below `jobs` that are in none of the unfinished jobs' folders."""
     found = []
     busy = {Path(folder).name for folder in unfinished}
     for folder in jobs.iterdir() if jobs.is_dir() else ():
@@ -95,13 +95,13 @@ def _files(folder: Path) -> dict[int, int]:
 
 
 def _ended_at(folder: Path) -> float:
-    """When the last attempt ended; of a job that had none, when it was made."""
+    """Return the time of the last attempt's end; of a job without one, the time of the folder's last change."""
     ends = [path.stat().st_mtime for path in folder.glob("attempt.*/exit.json")]
     return max(ends, default=folder.stat().st_mtime)
 
 
 def surplus(captures: Sequence[StoredCapture], now: float) -> list[StoredCapture]:
-    """The captures to remove: a day old, or the oldest beyond `MOST` bytes."""
+    """Return the captures to remove: those a day old, and the oldest beyond `MOST` bytes."""
     files: dict[int, int] = {}
     remove = []
     for capture in sorted(captures, key=lambda capture: -capture.since):
@@ -113,7 +113,7 @@ def surplus(captures: Sequence[StoredCapture], now: float) -> list[StoredCapture
 
 
 def sweep(jobs: Path, unfinished: Iterable[str], clock: Callable[[], float] = time.time) -> int:
-    """Remove the surplus captures of jobs that are over; returns how many."""
+    """Remove the surplus captures of ended jobs; return their number."""
     gone = surplus(stored(jobs, unfinished), clock())
     for capture in gone:
         for name in FILES:
@@ -126,7 +126,7 @@ def sweep(jobs: Path, unfinished: Iterable[str], clock: Callable[[], float] = ti
 
 
 def on_disk(jobs: Path) -> tuple[int, int]:
-    """How many jobs have captures here, and the bytes that these take."""
+    """Return the number of jobs with captures here, and the bytes of all captures."""
     everything = stored(jobs)
     files = {inode: size for one in everything for inode, size in one.files.items()}
     return len(everything), sum(files.values())

@@ -1,4 +1,4 @@
-"""Functions by value, as cloudpickle sends them, that keep the names of the files they were written in.
+"""Pickles functions by value, like cloudpickle, but with the names of their source files.
 
 By those names a traceback, `inspect.getsource` and TensorFlow's AutoGraph find the text of a cell's function.
 cloudpickle 3.1.3 writes `<dynamic-code>` in their place, so that equal functions have equal pickles.
@@ -30,7 +30,7 @@ def _reduce(code: types.CodeType) -> tuple[Any, ...]:
 
 
 def bare(kind: type[BaseException], *args: Any) -> BaseException:
-    """An exception with these `args`, without its own `__init__`, which may take other arguments."""
+    """Make an exception with these `args` without its own `__init__`, which may take other arguments."""
     builtin: Any = kind
     while builtin.__module__ != "builtins":
         builtin = builtin.__base__
@@ -63,7 +63,7 @@ def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
 
 
 def _reduce_cached(obj: Any) -> Any:
-    """A function of the notebook under `lru_cache`, which pickles itself by its name, goes by value."""
+    """Reduce an `lru_cache` function of the notebook by value; it would pickle itself by its name."""
     by_name = cloudpickle.cloudpickle._lookup_module_and_qualname(obj) is not None
     return obj.__qualname__ if by_name else (_cached, (obj.__wrapped__, obj.cache_parameters()))
 
@@ -75,13 +75,13 @@ def _cached_property(function: Callable[..., Any], name: str | None) -> Any:
 
 
 def _in_scope(own: dict[str, Any], make: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """What Keras reads, by names of classes and functions, with those of the notebook."""
+    """Call `make` while Keras finds the notebook's classes and functions `own` by their names."""
     with sys.modules["keras"].saving.custom_object_scope(own):
         return make(*args)
 
 
 def _own_parts(model: Any) -> dict[str, Any]:
-    """The classes and functions of the notebook that a model of Keras is made of, by the names that it saves."""
+    """Return the notebook's classes and functions in a Keras model, by the names that Keras saves."""
     seen: dict[int, Any] = {}
     found: dict[str, Any] = {}
     todo = [model]
@@ -109,14 +109,14 @@ _WRAPPERS = (
     ("torch.distributed.fsdp", "FullyShardedDataParallel", ""),
     ("torch.distributed.fsdp", "FSDPModule", ""),
 )
-"""Module and name of classes that wrap a model, and where they have it; none: it is in no process as a whole."""
+"""Module and name of classes that wrap a model, and the model's attribute; empty: no process has the whole model."""
 
 
 _CLOUDPICKLE = cloudpickle.cloudpickle.__name__
 
 
 class Pickler(cloudpickle.Pickler):
-    """cloudpickle's, but for the file names, and for exceptions: they keep their class, and what caused them."""
+    """A cloudpickle pickler that keeps code's file names, and the class and causes of exceptions."""
 
     dispatch_table: ClassVar[ChainMap[type, Any]] = ChainMap(
         {
@@ -127,7 +127,7 @@ class Pickler(cloudpickle.Pickler):
         cloudpickle.Pickler.dispatch_table,
     )
     by_name: ClassVar[bool] = False
-    """Whether whoever reads it has the names of this process's `__main__`."""
+    """True if the reader of the pickle has the names of this process's `__main__`."""
 
     def __init__(self, *args: Any, uses: set[str] | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -135,7 +135,7 @@ class Pickler(cloudpickle.Pickler):
         self._saveable = getattr(sys.modules.get("keras.src.saving.keras_saveable"), "KerasSaveable", ())
 
     def reducer_override(self, obj: Any) -> Any:
-        """How exceptions go; note what goes by its name, and what functions that go by value use."""
+        """Reduce exceptions; record names that are pickled by name, and those used by functions pickled by value."""
         kind = type(obj)
         if kind is types.FunctionType and obj.__module__ == _CLOUDPICKLE:  # what makes functions there, in each pickle
             return NotImplemented
@@ -152,7 +152,7 @@ class Pickler(cloudpickle.Pickler):
         return reduced
 
     def _by_value(self, obj: Any) -> Any:
-        """How an object goes that is nobody's by a module's name; ValueError where its name in the notebook is all."""
+        """Reduce an object that no module names; ValueError if only its name in the notebook would be pickled."""
         kind: Any = type(obj)
         if isinstance(obj, self._saveable) and (own := _own_parts(obj)):
             return _in_scope, (own, *obj.__reduce__())
@@ -166,7 +166,7 @@ class Pickler(cloudpickle.Pickler):
 
 
 class ResultPickler(Pickler):
-    """Of what a worker gives back: models without what made them train on several workers, or compiled them."""
+    """A pickler of workers' results: models go without their wrappers for distributed training or compilation."""
 
     by_name = True
 
@@ -176,7 +176,7 @@ class ResultPickler(Pickler):
         self._wrappers = [(kind, part) for kind, part in found if kind is not None]
 
     def reducer_override(self, obj: Any) -> Any:
-        """A model in its wrapper goes as the model."""
+        """Reduce a wrapped model to the model."""
         for kind, part in self._wrappers:
             if isinstance(obj, kind):
                 if not part:
@@ -190,7 +190,7 @@ def _same(value: Any) -> Any:
 
 
 def dumps(value: Any, uses: set[str] | None = None) -> bytes:
-    """As `cloudpickle.dumps`; `uses` gets the dotted names of what the value needs of modules (`names_used`)."""
+    """Pickle like `cloudpickle.dumps`; add to `uses` the dotted names that the value needs from modules."""
     file = io.BytesIO()
     Pickler(file, uses=uses).dump(value)
     return file.getvalue()

@@ -1,13 +1,13 @@
-"""Stores the last commit of a job: opaque bytes that outlive the process which made them.
+"""Stores the last commit of a job: opaque bytes that outlive the process that made them.
 
-It lies in shared memory (`/dev/shm/jupyter-elastic-<uid>/<job folder's hash>/commit`), so that saving costs a copy, and
-is brought to disk (`<job folder>/commit/commit`) when it must survive the machine. Every write is a new file and a
-rename, so a reader never sees half of one. Knows files only.
+A commit lies in shared memory (`/dev/shm/jupyter-elastic-<uid>/<job folder's hash>/commit`), so that saving costs a
+copy, and is written to disk (`<job folder>/commit/commit`) when it must survive the machine. Every write is a new file
+and a rename, so a reader never sees half of one. Knows files only.
 
-Beside it on disk lies what became of the trainings of the cell that have ended, as `training.<number>`.
+The outcomes of the cell's ended trainings lie beside the commit on disk, as `training.<number>`.
 
 A commit may have a folder of shards beside it, which several processes write: `shards.<number>`, with the blob as its
-`commit`. It counts from the moment that this file is there; until then the one before it does.
+`commit`. The folder counts from the moment that this file is there; until then the previous commit does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from jupyter_elastic.platform.paths import SHARED_MEMORY
 from jupyter_elastic.types.errors import ElasticError
 
 MOST_KEPT = 4 * 2**30
-"""Bytes of all ended trainings of a job together."""
+"""Maximum bytes of all ended trainings of a job together."""
 
 
 class Commits:
@@ -42,9 +42,9 @@ class Commits:
         self._on_disk: tuple[int, int] | None = None
 
     def save(self, *content: bytes | memoryview, durable: bool = False) -> None:
-        """Replace the commit by `content`; `durable`: it is on disk on return.
+        """Replace the commit by `content`; `durable`: on disk when this returns.
 
-        OSError when neither shared memory nor disk has room for it; the commit before is kept then.
+        OSError if neither shared memory nor disk has room for it; the previous commit is kept then.
         """
         try:
             private_files.private_dir(self._root)
@@ -60,7 +60,7 @@ class Commits:
             self.to_disk()
 
     def replace(self, path: Path) -> None:
-        """Make this file, which is moved, the commit, on disk. OSError when that fails."""
+        """Move the file `path` to disk as the new commit. OSError when that fails."""
         private_files.private_dir(self.disk.parent)
         path.chmod(0o600)
         with self._lock:
@@ -69,9 +69,9 @@ class Commits:
             self.shared.unlink(missing_ok=True)
 
     def load(self) -> memoryview | None:
-        """The newest commit; None before the first. What somebody else may have put into shared memory is not read.
+        """Return the newest commit; None before the first. Shared memory that others may have written is not read.
 
-        It is mapped and not copied, and stays what it is when another commit replaces it.
+        The commit is mapped and not copied, and does not change when another commit replaces it.
         """
         for path in (self.shared, self.disk) if self._is_ours() else (self.disk,):
             if (found := _mapped(path)) is not None:
@@ -79,7 +79,7 @@ class Commits:
         return None
 
     def write_training(self, number: int, *outcome: bytes | memoryview) -> None:
-        """Write down what became of a training. OSError when there is no room, or all would be too large together."""
+        """Write a training's outcome. OSError if there is no room, or all outcomes together would be too large."""
         before = sum(file.stat().st_size for file in self.disk.parent.glob("training.*"))
         if before + sum(map(len, outcome)) > MOST_KEPT:
             raise OSError(errno.EFBIG, f"with the ones before it is larger than {MOST_KEPT / 2**30:.3g} GiB")
@@ -87,19 +87,19 @@ class Commits:
         private_files.write_private(self.disk.with_name(f"training.{number}.last"), *outcome)
 
     def keep_training(self, number: int) -> None:
-        """From now on that is what became of the training."""
+        """Make the written outcome of the training count."""
         self.disk.with_name(f"training.{number}.last").replace(self.disk.with_name(f"training.{number}"))
 
     def training(self, number: int) -> memoryview | None:
-        """What became of a training; None: it is not over, or is not kept."""
+        """Return a training's outcome; None: the training is not over, or its outcome is not kept."""
         return _mapped(self.disk.with_name(f"training.{number}"))
 
     def _is_ours(self) -> bool:
-        """Whether nobody else can have written what lies in shared memory: it is unpickled."""
+        """Return whether nobody else can have written this user's shared memory: its content is unpickled."""
         return private_files.is_private(self._root) and private_files.is_private(self.shared.parent)
 
     def to_disk(self) -> bool:
-        """Write the newest commit to disk; returns whether one was there that was not on disk yet."""
+        """Write the newest commit to disk; return whether there was one that was not on disk yet."""
         with self._lock:
             if not self._is_ours():
                 return False
@@ -121,7 +121,7 @@ class Commits:
     # --- commits with a folder of shards -----------------------------------------------------------------------------
 
     def new_shards(self, *, disk: bool = False) -> Path:
-        """An empty folder for the shards of the next commit; `disk`: or where there is no shared memory, on disk."""
+        """Make an empty folder for the next commit's shards: in shared memory, with `disk` or without any on disk."""
         number = 1 + max(map(_number, (*_shards(self.shared.parent), *_shards(self.disk.parent))), default=0)
         name = f"shards.{number}"
         if not disk:
@@ -133,7 +133,7 @@ class Commits:
         return private_files.private_dir(self.disk.parent / name)
 
     def save_shards(self, folder: Path, *content: bytes | memoryview, durable: bool = False) -> None:
-        """Make `folder`, into which all have written, the newest commit; `durable`: it is on disk on return."""
+        """Make `folder`, which all writers have finished, the newest commit; `durable`: on disk when this returns."""
         for file in folder.iterdir():
             with file.open("rb") as written:
                 os.fchmod(written.fileno(), 0o600)
@@ -148,12 +148,12 @@ class Commits:
             self.to_disk()
 
     def load_shards(self) -> tuple[bytes, Path] | None:
-        """The newest commit that has a folder of shards, and that; None before the first."""
+        """Return the newest commit with a folder of shards, and that folder; None before the first."""
         folder = self._complete(*([self.shared.parent] if self._is_ours() else []), self.disk.parent)
         return None if folder is None else ((folder / self.shared.name).read_bytes(), folder)
 
     def _complete(self, *parents: Path) -> Path | None:
-        """The newest folder of shards whose commit is there."""
+        """Return the newest folder of shards that contains its commit."""
         found = [folder for parent in parents for folder in _shards(parent) if (folder / self.shared.name).exists()]
         return max(found, key=_number, default=None)
 

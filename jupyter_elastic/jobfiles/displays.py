@@ -1,4 +1,4 @@
-"""`rank.N/display.jsonl`: what a rank displays besides text, one record per line, after Jupyter's messages.
+"""Reads and writes `rank.N/display.jsonl`: a rank's displays besides text, one record per line, as Jupyter messages.
 
 Written by the workers, read by the views of a job. Knows the records and their limits; must not know IPython.
 """
@@ -17,9 +17,9 @@ from jupyter_elastic.jobfiles.job_folder import MOST, JobFolder
 
 FILE = "display.jsonl"
 MAX_BYTES = 8 * 1024**2
-"""Of one record; a larger display is replaced by its plain text and a note."""
+"""Maximum bytes of one record; a larger display is replaced by its plain text and a note."""
 MAX_FILE = 256 * 1024**2
-"""Of one rank's file; later records are left out, with one note."""
+"""Maximum bytes of one rank's file; later records are left out, with one note."""
 
 Kind = Literal[
     "display_data", "update_display_data", "execute_result", "clear_output", "comm_open", "comm_msg", "comm_close"
@@ -29,37 +29,37 @@ PLAIN = "text/plain"
 
 
 class Display(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One record."""
+    """A record of one display."""
 
     kind: Kind
     after: int = 0
-    """How many bytes of stdout the rank had written before."""
+    """Bytes of stdout that the rank had written before the display."""
     errors: int = 0
-    """Of `clear_output`, how many bytes of stderr it had written before."""
+    """For `clear_output`: bytes of stderr that the rank had written before it."""
     id: str = ""
-    """Display id, or that of the comm."""
+    """Display id, or id of the comm."""
     data: dict[str, Any] = {}
     """A bundle by MIME type, or a comm's data."""
     metadata: dict[str, Any] = {}
     target: str = ""
-    """Of a comm that is opened: `jupyter.widget`."""
+    """For an opened comm: `jupyter.widget`."""
     wait: bool = False
-    """Of `clear_output`: when the rank next displays or prints something."""
+    """For `clear_output`: clear when the rank next displays or prints something."""
     buffers: list[bytes] = []
 
 
 _PIECE = 4 * MAX_BYTES
-"""Bytes read at once: more than any record has."""
+"""Bytes read at once; exceeds any record."""
 _decoder = msgspec.json.Decoder(Display)
 
 
 def encode(record: Display) -> bytes:
-    """A line, without its end; what JSON has no word for becomes text."""
+    """Encode a record as a line without its end; a value that JSON can't express becomes text."""
     return msgspec.json.encode(record, enc_hook=str)
 
 
 class Reader:
-    """Reads a rank's records as they are written. What is no record of ours is left out."""
+    """A reader of a rank's records as they are written. Lines that are not such records are left out."""
 
     def __init__(self, folder: JobFolder, *below: str) -> None:
         self._folder, self._names = folder, (*below, FILE)
@@ -68,7 +68,7 @@ class Reader:
 
     @property
     def waiting(self) -> bool:
-        """Whether something was written since."""
+        """True if something was written since the last read."""
         try:
             with self._folder.open(*self._names) as file:
                 return os.fstat(file.fileno()).st_size > self.offset
@@ -76,7 +76,7 @@ class Reader:
             return False
 
     def more(self, until: int | None = None) -> list[tuple[Display, int]]:
-        """The records written since, each with the offset of its end; up to the offset `until`."""
+        """Read the records written since, each with the offset of its end; up to the offset `until`."""
         found: list[tuple[Display, int]] = []
         with contextlib.suppress(OSError), self._folder.open(*self._names) as file:
             size = os.fstat(file.fileno()).st_size
@@ -100,12 +100,12 @@ class Reader:
 
 
 def plain(data: dict[str, Any]) -> str:
-    """The plain text of a bundle."""
+    """Return the plain text of a bundle."""
     return _text(data.get(PLAIN)) or ", ".join(sorted(data))
 
 
 def picture(data: dict[str, Any]) -> str:
-    """The `data:` URL of a bundle's picture; empty when it has none."""
+    """Return the `data:` URL of a bundle's picture; empty when it has none."""
     for mime in PICTURES:
         if content := _text(data.get(mime)):
             if mime == "image/svg+xml":
@@ -117,7 +117,7 @@ def picture(data: dict[str, Any]) -> str:
 
 
 def html(data: dict[str, Any]) -> str:
-    """The HTML of a bundle; empty when it has none."""
+    """Return the HTML of a bundle; empty when it has none."""
     return _text(data.get("text/html"))
 
 

@@ -1,4 +1,4 @@
-"""What workers take over from the process that submits: environment variables and where Python looks for modules."""
+"""Selects what workers take over from the submitting process: environment variables and Python's module path."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ NOT_SENT = frozenset({
     "CUDA_VISIBLE_DEVICES", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
     "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_HOSTNAME", "HOROVOD_ELASTIC",
 })  # fmt: skip
-"""Set by the engine for each worker; the process's own values would be wrong there."""
+"""Variables that the engine sets for each worker; the process's own values would be wrong there."""
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a process that are sent to its workers: those that change how libraries are found or behave."""
+    """Return the variables that are sent to workers: those that change how libraries are found or behave."""
     return {
         name: value
         for name, value in environ.items()
@@ -37,6 +37,6 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def search_path() -> tuple[str, ...]:
-    """`sys.path` with absolute entries."""
+    """Return `sys.path` with absolute entries."""
     here = str(Path.cwd())
     return tuple(dict.fromkeys(entry if entry.startswith(os.sep) else str(Path(here, entry)) for entry in sys.path))

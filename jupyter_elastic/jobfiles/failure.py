@@ -1,4 +1,4 @@
-"""`error.json`: why an attempt failed, as its engine leaves it in the job's folder for people to read."""
+"""Reads and writes `error.json`: an attempt's failure, left by its engine in the job's folder for people to read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAME = "error.json"
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """What one rank failed of."""
+    """The failure of one rank."""
 
     rank: int = 0
     type: str = ""
@@ -28,19 +28,19 @@ class Failure(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The traceback, or what there is instead, and the other ranks."""
+        """The traceback, or type and message without one, and the other ranks."""
         first = self.traceback.rstrip() or f"{self.type}: {self.message}"
         return "\n".join([first, *self.others])
 
     @property
     def reason(self) -> str:
-        """One line for a person."""
+        """The failure in one line for a person."""
         plain = not self.traceback or self.type == DIED
         return self.message if plain else f"rank {self.rank}: {self.type}: {self.message}"
 
 
 def read(folder: JobFolder) -> Failure | None:
-    """The failure in this job's folder; None when there is none that can be read."""
+    """Read the failure in this job's folder; None when there is none that can be read."""
     found = folder.json(Failure, NAME)
     if found is None or folder.own:
         return found
@@ -49,6 +49,6 @@ def read(folder: JobFolder) -> Failure | None:
 
 
 def write(folder: Path, failure: Failure) -> None:
-    """Leave the failure in the job's folder; a full disk is no error."""
+    """Write the failure into the job's folder; a full disk is no error."""
     with contextlib.suppress(OSError):
         private_files.write_json(folder / NAME, failure)

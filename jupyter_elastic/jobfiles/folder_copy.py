@@ -1,6 +1,6 @@
-"""A folder that travels with a cell to hosts which don't have it (`--with`): one tar, known by its SHA-256.
+"""Packs the folder that travels with a cell to hosts without it (`--with`): one tar, identified by its SHA-256.
 
-Both ends check what is in it: files, folders, and links that stay inside. Knows files; must not know sockets.
+Both ends check its content: files, folders, and links that stay inside. Knows files; must not know sockets.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from jupyter_elastic.platform.private_files import private_dir
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 LIMIT = 100 * 1024**2
-"""Bytes of a tar."""
+"""Maximum bytes of a tar."""
 MOST = 10_000
-"""Files, folders and links in one."""
+"""Maximum number of files, folders and links in a tar."""
 LEFT_OUT = frozenset({
     ".git", ".hg", ".svn", "__pycache__", ".ipynb_checkpoints", ".venv", "node_modules", ".mypy_cache", ".pytest_cache",
     ".ruff_cache",
 })  # fmt: skip
-"""Names, at any depth, of what does not travel; `.pyc` files do not either."""
+"""Names, at any depth, that do not travel; `.pyc` files do not either."""
 KEPT_S, KEPT_BYTES = 86_400.0, 1024**3
-"""So long a host keeps a tar after its last use, and so much of all of them."""
+"""Seconds that a host keeps a tar after its last use, and maximum bytes of all kept tars."""
 _HEADER = 1024
 
 
@@ -43,16 +43,16 @@ class Packed(Struct, frozen=True):
     data: bytes
     files: int
     left_out: tuple[str, ...]
-    """Names in it that do not travel."""
+    """Names in the folder that do not travel."""
 
     @property
     def digest(self) -> str:
-        """SHA-256."""
+        """SHA-256 of the tar."""
         return hashlib.sha256(self.data).hexdigest()
 
 
 def pack(folder: Path) -> Packed:
-    """The folder as it is now. BadRequest, with what to do, when it is too large or has what can't travel."""
+    """Pack the folder. BadRequest, with advice, when it is too large or contains what can't travel."""
     left_out: set[str] = set()
     buffer, count, files, size = io.BytesIO(), 0, 0, 0
     with tarfile.open(fileobj=buffer, mode="w") as tar:
@@ -83,7 +83,7 @@ def pack(folder: Path) -> Packed:
 
 
 def _walk(folder: Path, left_out: set[str]) -> Iterator[Path]:
-    """What travels, each folder before what is in it."""
+    """Yield the paths that travel, each folder before its content."""
 
     def failed(problem: OSError) -> None:
         raise BadRequest(f"--with {folder}: {problem.filename} can't be read: {problem.strerror}")
@@ -97,7 +97,7 @@ def _walk(folder: Path, left_out: set[str]) -> Iterator[Path]:
 
 
 def _target(link: Path, folder: Path) -> str:
-    """Where a link leads to, from its own folder."""
+    """Return a link's target relative to the link's folder."""
     target, top = os.path.realpath(link), os.path.realpath(folder)
     if not Path(target).is_relative_to(top):
         raise BadRequest(
@@ -115,7 +115,7 @@ def _too_large(folder: Path) -> BadRequest:
 
 
 def unpack(file: Path, target: Path) -> None:
-    """Unpack a tar into a new folder. EngineError, and nothing is written, when it has what `pack` never makes."""
+    """Unpack a tar into a new folder. EngineError, with nothing written, if it has content that `pack` never makes."""
     try:
         with tarfile.open(file, mode="r:") as tar:
             members = tar.getmembers()
@@ -142,7 +142,7 @@ def _check(members: list[tarfile.TarInfo]) -> None:
 
 
 def kept(digest: str) -> Path | None:
-    """The tar with this digest, where this host has it; it counts as used now."""
+    """Return the tar with this digest if this host has it; mark it as used now."""
     path = _place(digest)
     try:
         os.utime(path)
@@ -152,7 +152,7 @@ def kept(digest: str) -> Path | None:
 
 
 def keep(part: Path, digest: str) -> Path:
-    """Keep a tar that has come, for later jobs. EngineError when it is not the one that was announced."""
+    """Keep a received tar for later jobs. EngineError when its digest is not the announced one."""
     with part.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != digest:
@@ -173,7 +173,7 @@ def _place(digest: str) -> Path:
 
 
 def _sweep(used: Path) -> None:
-    """Remove what nobody has used for long, and the oldest of too many."""
+    """Remove the tars that were not used for long, and the oldest beyond the maximum size."""
     total, now = 0, time.time()
     infos = {}
     for path in used.parent.iterdir():

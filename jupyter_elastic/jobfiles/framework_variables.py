@@ -1,4 +1,4 @@
-"""Environment variables that frameworks read when they are imported, and those that a cell sets before that.
+"""Finds environment variables that a cell sets and that frameworks read when they are imported.
 
 Workers are forked from processes that have the frameworks loaded, so such a variable must be known before the fork.
 Knows syntax trees; runs and imports nothing.
@@ -22,7 +22,7 @@ _READERS: dict[str, frozenset[str]] = {
     "KMP_": frozenset({"torch", "tensorflow"}),
     "NUMEXPR_": frozenset({"numexpr"}),
 }
-"""By the start of a variable's name: the packages that read it. The first that fits counts."""
+"""Packages that read a variable, by the start of the variable's name. The first match counts."""
 _LOADS = {
     "horovod.torch": {"torch"},
     "horovod.tensorflow": {"tensorflow"},
@@ -33,18 +33,18 @@ _LOADS = {
     "accelerate": {"torch"},
     "transformers": {"torch"},
 }
-"""Packages that load others."""
+"""Packages that other packages or modules load."""
 
 
 def readers(variable: str) -> frozenset[str]:
-    """The packages that read this variable when they are loaded; none for all others."""
+    """Return the packages that read this variable when they are loaded; none for all others."""
     return next((names for start, names in _READERS.items() if variable.startswith(start)), frozenset())
 
 
 def set_before_loading(tree: ast.Module) -> dict[str, tuple[str, bool]]:
-    """Variables that a framework reads and that the cell certainly sets to a constant before it imports that framework.
+    """Return variables that a framework reads and the cell surely sets to a constant before importing the framework.
 
-    Variable -> its value, and whether it only stands in for a missing one (`setdefault`).
+    The dict maps a variable to its value and whether it only replaces a missing one (`setdefault`).
     """
     found: dict[str, tuple[str, bool]] = {}
     loaded: set[str] = set()
@@ -60,7 +60,7 @@ def set_before_loading(tree: ast.Module) -> dict[str, tuple[str, bool]]:
 
 
 def settings(statement: ast.stmt) -> Iterator[tuple[str, str, bool]]:
-    """Variables that this statement sets to a constant: name, value, and whether only where it is missing."""
+    """Yield variables that this statement sets to a constant: name, value, and whether only if missing."""
     match statement:
         case ast.Assign(targets=[ast.Subscript(value=place, slice=ast.Constant(value=str(name)))], value=value):
             if _is_environ(place):
@@ -106,7 +106,7 @@ def _is_environ(node: ast.expr) -> bool:
 
 
 def _loads(node: ast.AST) -> Iterator[str]:
-    """What an import loads: its top package, and what that is known to load."""
+    """Yield the packages that an import loads: its top package, and those that the package is known to load."""
     modules: list[str] = []
     if isinstance(node, ast.Import):
         modules = [alias.name for alias in node.names]

@@ -1,8 +1,8 @@
-"""The files of a job that calls functions: what is to be called, what has begun, and what came of it.
+"""Reads and writes the files of a job that calls functions: the calls, their states and their results.
 
-`calls` is written by whoever submits, appended to until the driver has written `closed`; a call's number is its place
-there. `begun` has a byte for each call. `returned/` has a file of results for each worker, which it alone appends to.
-What a killed writer has left half done stands at the end of its file and is never read. Nothing is unpickled here.
+`calls` is appended to by the submitting process until the driver has written `closed`; a call's number is its position
+there. `begun` has a byte for each call. `returned/` has a file of results for each worker, which only that worker
+appends to. A killed writer's incomplete record ends its file and is never read. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ from jupyter_elastic.types.errors import NotFound
 
 CALLS, BEGUN, RETURNED, CLOSED, MOST = "calls", "begun", "returned", "closed", "most"
 LARGEST = 256 * 1024**2
-"""Bytes of one call's arguments, or of its result."""
+"""Maximum bytes of one call's arguments, or of its result."""
 RETRIES = 3
-"""How often a call is repeated whose worker died under it, unless the caller says."""
+"""Default number of repetitions of a call whose worker died during it."""
 MOST_RETRIES = 250
 SOURCE = "from jupyter_elastic.engines.functions.worker import serve\n\nserve()\n"
 """The cell of such a job."""
 calling = False
-"""Whether this process is a worker that calls functions."""
+"""True if this process is a worker that calls functions."""
 _CALL = struct.Struct("<IBBQ")
-"""Length of the body, kind, retries, where the function's record begins."""
+"""Length of the body, kind, retries, offset of the function's record."""
 _RESULT = struct.Struct("<IBI")
 """Length of the body, kind, the call's number."""
 KNOWN = 16_384
-"""Functions and pieces that a writer remembers, so as not to write them again."""
+"""Number of functions and pieces that a writer remembers, so as not to write them again."""
 _PIECES = 0x80
-"""Marks the kind of a record whose body is msgpack: bytes, and in the place of each piece where its record begins."""
+"""Flag of a record whose body is msgpack: bytes, and instead of each piece the offset of its record."""
 _PORTION = 5_000
-"""Calls that are read at once."""
+"""Maximum number of calls that are read at once."""
 _COARSE_NS = 1_000_000_000
-"""A folder that was changed less long ago may change again without another time of change."""
+"""Age of a folder's last change below which the folder may change again without another modification time."""
 
 
 class CallKind(IntEnum):
-    """What a record of `calls` holds."""
+    """The content of a record of `calls`."""
 
     FUNCTION = 0
-    """A pickled function, which later records name by the place of this one."""
+    """A pickled function, which later records refer to by its offset."""
     PICKLED = 1
     """Pickled (arguments, keyword arguments)."""
     EACH = 2
-    """A pickled list of arguments: the function is called with each, and a list comes back."""
+    """A pickled list of arguments: the function is called with each, and a list is the result."""
     NAMED = 3
     """msgpack of a `NamedCall`; the result is JSON."""
     PIECE = 4
@@ -67,7 +67,7 @@ class CallKind(IntEnum):
 
 
 class ResultKind(IntEnum):
-    """What a record of results holds."""
+    """The content of a record of results."""
 
     PICKLED = 0
     JSON = 1
@@ -92,11 +92,11 @@ class Raised(Struct, frozen=True, kw_only=True):
     message: str
     traceback: str = ""
     pickled: bytes = b""
-    """The exception itself; empty when it can't be pickled."""
+    """The pickled exception; empty when it can't be pickled."""
 
 
 class Piece:
-    """A large piece of a pickle. Those of all bodies that wait are one when they are equal, and are written once."""
+    """A large piece of a pickle. Equal pieces of waiting bodies are one object, and are written once."""
 
     __slots__ = ("__weakref__", "counted", "data", "digest")
 
@@ -113,12 +113,12 @@ class Call(NamedTuple):
 
     kind: CallKind
     function: int
-    """Where the function's record begins."""
+    """Offset of the function's record."""
     body: bytes
 
 
 class Result(NamedTuple):
-    """What came of a call."""
+    """The result of a call."""
 
     number: int
     kind: ResultKind
@@ -126,37 +126,37 @@ class Result(NamedTuple):
 
     @property
     def raised(self) -> Raised:
-        """The exception, of a result of that kind."""
+        """The exception in a result of the kind RAISED."""
         return msgspec.msgpack.decode(self.body, type=Raised)
 
 
 def limit(folder: Path, slots: int) -> None:
-    """Let the job have so many slots at most."""
+    """Limit the job to `slots` slots."""
     private_files.write_private(folder / MOST, str(slots).encode())
 
 
 def limit_of(folder: Path, slots: int) -> int:
-    """How many of a pool's slots the job may have at most."""
+    """Return the maximum of the pool's slots that the job may have."""
     with contextlib.suppress(FileNotFoundError):
         return min(slots, int((folder / MOST).read_bytes()))
     return slots
 
 
 class CallWriter:
-    """Appends calls. One process writes to a job's folder, and one thread of it."""
+    """A writer that appends calls. Only one thread of one process may write to a job's folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file = private_files.open_private(folder / CALLS, append=True)
         self._end = 0
         self._known: dict[bytes, int] = {}
-        """Where each function and piece stands, by its digest."""
+        """Offset of each function and piece, by its digest."""
         self._records: list[bytes] = []
         self.count = 0
-        """Calls that were added."""
+        """Number of calls that were added."""
 
     def add(self, kind: CallKind, body: Body, *, function: Body = b"", retries: int = RETRIES) -> int:
-        """The number of the call, which `write` brings to disk. `function` is pickled; equal ones are written once."""
+        """Add a call, which `write` brings to disk; return its number. Equal pickled `function`s are written once."""
         where = 0
         if kind != CallKind.NAMED:
             mark, data = self._written(function)
@@ -167,9 +167,9 @@ class CallWriter:
         return self.count - 1
 
     def write(self) -> bool:
-        """Bring what was added to disk; False, and it is dropped, when the job takes no more calls.
+        """Write the added calls to disk; if the job takes no more calls, drop them and return False.
 
-        OSError when the disk is full: nothing of it is there then, and this writer is not to be used any more.
+        OSError when the disk is full: nothing of the calls is written then, and this writer must not be used any more.
         """
         with _locked(self._file):
             if (self._folder / CLOSED).exists():
@@ -189,7 +189,7 @@ class CallWriter:
         self._file.close()
 
     def _written(self, body: Body) -> tuple[int, bytes]:
-        """How a record of this body is marked, and its bytes; its pieces are added before it."""
+        """Return the flag and the bytes of a record with this body; add its pieces before it."""
         if isinstance(body, bytes):
             return 0, body
         parts = [
@@ -198,7 +198,7 @@ class CallWriter:
         return _PIECES, msgspec.msgpack.encode(parts)
 
     def _once(self, kind: int, data: bytes, digest: bytes) -> int:
-        """Where the record of this kind stands, which may have been written before."""
+        """Return the offset of the record of this kind; write it unless it was written before."""
         where = self._known.pop(digest, -1)
         if where < 0:
             where = self._end
@@ -214,19 +214,19 @@ class CallWriter:
 
 
 class Calls:
-    """Reads `calls`, for driver and workers."""
+    """A reader of `calls`, for driver and workers."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file = BufferedReader(JobFolder(folder).open(CALLS))
         self._end = 0
-        """Where what is known ends."""
+        """End of the part of `calls` that was read."""
         self.offsets = array("Q")
-        """Where each call's record begins, by number."""
+        """Offset of each call's record, by number."""
         self.retries = bytearray()
 
     def more(self) -> int:
-        """Take in calls that have come, some thousands at most; how many there were."""
+        """Read new calls, some thousands at most; return how many there were."""
         known, size = len(self.offsets), os.fstat(self._file.fileno()).st_size
         if size == self._end:
             return 0
@@ -244,7 +244,7 @@ class Calls:
         return len(self.offsets) - known
 
     def read(self, offset: int) -> Call:
-        """The record at this place; EOFError if there is none that is whole."""
+        """Read the record at this offset; EOFError if there is no complete one."""
         header = os.pread(self._file.fileno(), _CALL.size, offset)
         if len(header) < _CALL.size:
             raise EOFError(f"no call stands at {offset}")
@@ -262,7 +262,7 @@ class Calls:
         self._file.close()
 
     def close_if_read(self) -> bool:
-        """Take no more calls from now on, unless there are some that were not read yet."""
+        """Close the job for further calls unless there are unread ones; return whether it was closed."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:  # somebody writes
@@ -277,7 +277,7 @@ class Calls:
 
 
 class Begun:
-    """Which calls have begun or are cancelled: a byte each. One of the two comes first, whoever is killed when."""
+    """The file with a byte per call that has begun or is cancelled. The first of the two wins, whoever is killed."""
 
     RUNS, CANCELLED = b"\1", b"\2"
 
@@ -286,15 +286,15 @@ class Begun:
         self._file = self._opened.fileno()
 
     def begin(self, number: int) -> bool:
-        """Let the call begin, for the first time or again; False: it is cancelled."""
+        """Mark the call as begun, for the first time or again; return False if it is cancelled."""
         return self._change(number, self.RUNS, unless=self.CANCELLED)
 
     def cancel(self, number: int) -> bool:
-        """Let the call never begin; False: it has begun already."""
+        """Mark the call as cancelled; return False if it has begun already."""
         return self._change(number, self.CANCELLED, unless=self.RUNS)
 
     def state(self, number: int) -> bytes:
-        """`RUNS` once it has begun, `CANCELLED`, or neither: also after `close`."""
+        """Return `RUNS` once the call has begun, `CANCELLED`, or neither: also after `close`."""
         with contextlib.suppress(OSError):
             return os.pread(self._file, 1, number)
         return b""
@@ -316,7 +316,7 @@ class Begun:
 
 
 class ResultWriter:
-    """Appends results to a file that nobody else writes. Each is there at once; `sync` brings them to disk."""
+    """A writer that appends results to its own file. Readers see each at once; `sync` brings them to disk."""
 
     def __init__(self, folder: Path, name: str) -> None:
         returned = folder / RETURNED
@@ -328,12 +328,12 @@ class ResultWriter:
         _write_all(self._file.fileno(), _RESULT.pack(len(body), kind, number) + body)
 
     def sync(self) -> None:
-        """Bring to disk what was written."""
+        """Bring the written results to disk."""
         os.fdatasync(self._file.fileno())
 
 
 class ResultReader:
-    """Reads the results of all workers as they come."""
+    """A reader of all workers' results as they come."""
 
     def __init__(self, folder: Path) -> None:
         self._job, self._folder = JobFolder(folder), folder / RETURNED
@@ -342,7 +342,7 @@ class ResultReader:
         self._seen = -1
 
     def more(self) -> Iterator[Result]:
-        """The results that have come since."""
+        """Yield the new results."""
         for name, at, (length, kind, number) in self._headers():
             body = os.pread(self._files[name].fileno(), length, at + _RESULT.size)
             if len(body) == length:
@@ -350,19 +350,19 @@ class ResultReader:
                 yield Result(number, ResultKind(kind), body)
 
     def numbers(self, only: str = "") -> Iterator[int]:
-        """The numbers of the results that have come since, in the file of this name or in all; bodies aren't read."""
+        """Yield the numbers of new results, of the file of this name or of all, without reading the bodies."""
         for name, at, (length, _, number) in self._headers(only):
             self._ends[name] = at + _RESULT.size + length
             yield number
 
     def places(self) -> Iterator[tuple[int, ResultKind, tuple[str, int, int]]]:
-        """As `more`, with the place of each body for `read`."""
+        """Yield new results as `more` does, with the position of each body for `read`."""
         for name, at, (length, kind, number) in self._headers():
             self._ends[name] = at + _RESULT.size + length
             yield number, ResultKind(kind), (name, at + _RESULT.size, length)
 
     def read(self, place: tuple[str, int, int]) -> bytes:
-        """The body at a place."""
+        """Return the body at a position."""
         name, at, length = place
         return os.pread(self._files[name].fileno(), length, at)
 
@@ -372,7 +372,7 @@ class ResultReader:
             file.close()
 
     def _headers(self, only: str = "") -> Iterator[tuple[str, int, tuple[int, int, int]]]:
-        """Whole records after what was read; the caller moves `_ends` on."""
+        """Yield the headers of complete records after the last read; the caller advances `_ends`."""
         self._look()
         for name, file in self._files.items():
             if only and name != only:
@@ -387,7 +387,7 @@ class ResultReader:
                     break
 
     def _look(self) -> None:
-        """Open files that are new."""
+        """Open new files."""
         with contextlib.suppress(FileNotFoundError):
             changed = self._folder.stat().st_mtime_ns
             if changed != self._seen or time.time_ns() - changed < _COARSE_NS:
@@ -399,7 +399,7 @@ class ResultReader:
 
 
 class ResultIndex:
-    """Finds calls and results by number, for who is asked for single ones again and again."""
+    """An index of calls and results by number, for callers that look up single ones repeatedly."""
 
     def __init__(self, folder: Path) -> None:
         self._calls = Calls(folder)  # FileNotFoundError before `begun` could be made
@@ -408,7 +408,7 @@ class ResultIndex:
         self._places: dict[int, tuple[ResultKind, tuple[str, int, int]]] = {}
 
     def look(self, number: int) -> tuple[str, Result | None]:
-        """`queued`, `running`, `cancelled`, or `ended` with the result. NotFound if there is no such call."""
+        """Return `queued`, `running`, `cancelled`, or `ended` with the result. NotFound if there is no such call."""
         self._check(number)
         for found, kind, place in self._results.places():
             self._places[found] = kind, place
@@ -417,7 +417,7 @@ class ResultIndex:
         return {Begun.RUNS: "running", Begun.CANCELLED: "cancelled"}.get(self._begun.state(number), "queued"), None
 
     def cancel(self, number: int) -> bool:
-        """Let the call never begin; False: it has begun already. NotFound if there is no such call."""
+        """Cancel the call; return False if it has begun already. NotFound if there is no such call."""
         self._check(number)
         return self._begun.cancel(number)
 

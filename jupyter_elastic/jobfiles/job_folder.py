@@ -1,9 +1,9 @@
-"""The folder of a job, whose files another user may have written: who shows, reads or marks a job opens them here.
+"""Opens files in a job's folder safely, as another user may have written them.
 
-Somebody may have put anything there: links, FIFOs, devices, files of many terabytes, and may exchange them at any
-moment. So each file is opened from the folder downwards without following a link and without waiting, and what was
-opened is looked at: a regular file, of the job's owner, in folders of his. Only what belongs to this process's own user
-is written, or read whole. Knows no file's content.
+Another user may have put anything there: links, FIFOs, devices, files of many terabytes, and may exchange them at any
+moment. So each file is opened from the folder downwards without following a link and without waiting, and the opened
+file is checked: a regular file, of the job's owner, in folders of the owner. Only the files of this process's own user
+are written, or read whole. Knows no file's content.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from jupyter_elastic.types.errors import NotAllowed
 from jupyter_elastic.types.texts import visible
 
 NO_FOLDER = "/dev/null/another-user's"
-"""Stands for the folder of somebody else's job where the daemon does not say it: nothing can lie there."""
+"""Path of another user's job's folder that the daemon does not disclose: no file can lie there."""
 MOST = 4 * 1024**2
-"""Bytes of another user's file that are read at once."""
+"""Maximum bytes of another user's file that are read at once."""
 MOST_SENT = 64 * 1024**2
-"""Bytes of another user's file that are shown in pieces."""
+"""Maximum bytes of another user's file that are shown in pieces."""
 MOST_NAMES = 10_000
-"""Entries of another user's folder that are looked at."""
+"""Maximum number of entries of another user's folder that are read."""
 PIECE = 256 * 1024
 _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | _SAFE
@@ -41,16 +41,16 @@ _T = TypeVar("_T")
 
 
 class FileRefused(NotAllowed, PermissionError):
-    """A file that this user can't or shall not open; the message says whose it is, and whom to ask."""
+    """Raised for a file that this user can't or must not open; the message names its owner, and whom to ask."""
 
 
 class JobFolder:
-    """A job's folder. Names are those of folders below it and at last of a file: `open("rank.0", "stdout")`.
+    """A job's folder. Names are those of subfolders and lastly of a file: `open("rank.0", "stdout")`.
 
     Args:
-        path: Where it is.
-        uid: Its owner, where that is another user than this process's.
-        owner: What that user is called.
+        path: The folder's path.
+        uid: The owner's user id, if it is not this process's user.
+        owner: The owner's name.
         job: The job's number, for messages.
     """
 
@@ -63,21 +63,21 @@ class JobFolder:
 
     @classmethod
     def of(cls, info: JobInfo) -> Self:
-        """That of this job."""
+        """Return the folder of this job."""
         return cls(info.spec.folder, -1 if info.private else info.uid, owner=info.owner, job=info.job)
 
     def check_own(self, what: str) -> None:
-        """NotAllowed unless it is this user's own: `what` of it others may not do."""
+        """Raise NotAllowed unless the job is this user's own: others may not do `what` with it."""
         if not self.own:
             raise NotAllowed(f"{self._job} is {self._owner}'s: only {self._owner} may {what}")
 
     def open(self, *names: str) -> FileIO:
-        """Open a file for reading. FileNotFoundError; FileRefused where it is no regular file of the job's owner."""
+        """Open a file for reading. FileNotFoundError; FileRefused if it is no regular file of the job's owner."""
         with self._errors(names):
             return FileIO(self._open(names, os.O_RDONLY), "r")
 
     def read(self, *names: str) -> bytes:
-        """The content, of another user's file the last `MOST` bytes. The errors of `open`."""
+        """Read a file's content, of another user's file the last `MOST` bytes. Raises the errors of `open`."""
         with self.open(*names) as file:
             if self.own:
                 return file.readall()
@@ -85,14 +85,14 @@ class JobFolder:
             return file.read(MOST)
 
     def json(self, kind: type[_T], *names: str) -> _T | None:
-        """A struct; None where there is none that can be read."""
+        """Read a struct; None if there is none that can be read."""
         try:
             return msgspec.json.decode(self.read(*names), type=kind)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
 
     def names(self, *names: str) -> list[str]:
-        """What lies in the folder; empty where there is none. FileRefused."""
+        """Return the names of the folder's entries; empty if there is no folder. FileRefused."""
         try:
             with self._errors(names), self._entered(names) as folder, os.scandir(folder) as entries:
                 found = (entry.name for entry in entries)
@@ -101,7 +101,7 @@ class JobFolder:
             return []
 
     def change(self, *names: str) -> FileIO:
-        """Open a file of this user's own job for reading and writing; it is made where it is not there. NotAllowed."""
+        """Open a file of this user's own job for reading and writing; create it if it is missing. NotAllowed."""
         self.check_own(f"change its {'/'.join(names)}")
         with self._errors(names):
             return FileIO(self._open(names, os.O_RDWR | os.O_CREAT), "r+")
@@ -113,7 +113,7 @@ class JobFolder:
             file.write(data)
 
     def shown(self, file: FileIO) -> Iterator[bytes]:
-        """A text from where the file stands to its present end, in pieces as a terminal may show them."""
+        """Yield a text from the file's position to its present end, in pieces that a terminal may show."""
         left = os.fstat(file.fileno()).st_size - file.tell()
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         left = left if self.own else min(left, MOST_SENT)
@@ -122,7 +122,7 @@ class JobFolder:
             yield data if self.own else self.text(decoder.decode(data, final=left <= 0)).encode()
 
     def text(self, text: str) -> str:
-        """Another user's text with its control characters written out; one's own as it is."""
+        """Return another user's text with its control characters written out; one's own unchanged."""
         return text if self.own else visible(text, lines=True)
 
     def _open(self, names: tuple[str, ...], flags: int) -> int:
@@ -132,7 +132,7 @@ class JobFolder:
 
     @contextlib.contextmanager
     def _entered(self, names: tuple[str, ...] | list[str]) -> Iterator[int]:
-        """A descriptor of the folder itself, or of one below it."""
+        """Yield a descriptor of the folder itself, or of a subfolder."""
         folder = self._checked(os.open(self.path, _FOLDER), stat.S_ISDIR, "a folder")
         try:
             for name in names:
@@ -144,7 +144,7 @@ class JobFolder:
             os.close(folder)
 
     def _checked(self, opened: int, is_kind: object, what: str) -> int:
-        """The descriptor, if it is one of the right kind and owner; else it is closed."""
+        """Return the descriptor if it has the right kind and owner; else close it and raise PermissionError."""
         info = os.fstat(opened)
         if not is_kind(info.st_mode) or info.st_uid != self._uid:  # type: ignore[operator]
             os.close(opened)
@@ -153,7 +153,7 @@ class JobFolder:
 
     @contextlib.contextmanager
     def _errors(self, names: tuple[str, ...]) -> Iterator[None]:
-        """What the system, or a check, says of it, in words for people."""
+        """Turn errors of the system or of a check into errors with text for people."""
         try:
             if any("/" in name or name == ".." for name in names):
                 raise PermissionError(0, "not a name")

@@ -1,4 +1,4 @@
-"""Reads off code which modules, and what of them, it uses, as dotted names: `torch.distributed.init_process_group`.
+"""Finds the modules, and the names in them, that code uses, as dotted names: `torch.distributed.init_process_group`.
 
 Runs and imports nothing. A name that the code does not import itself begins with a dot: `.hvd.elastic`.
 """
@@ -17,17 +17,17 @@ from types import MappingProxyType
 from typing import Any
 
 NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
-"""What others find by a module's name."""
+"""Types of objects that other code finds by a module's name."""
 _TELLING = re.compile(r"LOCAL_RANK|(tcp|file)://\S*|(localhost|127\.0\.0\.1)(:\d+)?")
 """Texts in a function by which processes find their device or each other."""
 _IMPORTS = (".__import__", "importlib.import_module")
-"""Functions whose first argument is a module; the first gives the package that the module is in."""
+"""Functions whose first argument is a module; the first returns the package that contains the module."""
 _VARIABLE = re.compile(r"(LOAD|STORE)_(?:FAST|NAME|GLOBAL|DEREF|FROM_DICT_OR_GLOBALS)")
 """Instructions on variables; some Pythons have one for two."""
 
 
 def dotted(value: Any) -> str:
-    """The name by which others import this module, class or function; empty for others."""
+    """Return the name by which others import this module, class or function; empty for other objects."""
     if isinstance(value, types.ModuleType):
         return value.__name__
     return f"{value.__module__}.{value.__qualname__}" if isinstance(value, NAMED) else ""
@@ -35,7 +35,7 @@ def dotted(value: Any) -> str:
 
 @functools.lru_cache(maxsize=256)
 def in_text(text: str) -> frozenset[str]:
-    """Names that a text in Python uses; none of a text that is not Python."""
+    """Return the names that a Python text uses; none for a text that is not Python."""
     with warnings.catch_warnings(action="ignore"), contextlib.suppress(SyntaxError, ValueError, RecursionError):
         code = compile(text, "<text>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         return frozenset(in_code(code, {}))
@@ -43,7 +43,7 @@ def in_text(text: str) -> frozenset[str]:
 
 
 def globals_read(code: types.CodeType) -> Iterator[str]:
-    """Names that a function's code reads as globals, its inner functions' too; attributes are none."""
+    """Yield the names that code and its inner functions read as globals, without attributes."""
     for step in dis.get_instructions(code):
         if step.opname in {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}:
             yield str(step.argval)
@@ -55,7 +55,7 @@ def globals_read(code: types.CodeType) -> Iterator[str]:
 def in_code(
     code: types.CodeType, namespace: Mapping[str, Any], known: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[str]:
-    """Names that code uses, its inner functions' too; `namespace` is its globals, `known` what it finds imported."""
+    """Yield the names that code and its inner functions use; `namespace`: its globals, `known`: imported names."""
     known, name, module, imported = dict(known), "", "", ""
     level: Any = 0
     names: Any = None

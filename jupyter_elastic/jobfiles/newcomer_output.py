@@ -1,4 +1,4 @@
-"""What a worker prints and displays before it has joined its group: kept apart, because it may have to start over."""
+"""Keeps a worker's output and displays separate until it has joined its group, because it may have to start over."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from jupyter_elastic.jobfiles.job_folder import JobFolder
 
 
 def folder(job: Path, name: str) -> Path:
-    """Where worker `name` writes until it has a rank whose files it may write."""
+    """Return the folder where worker `name` writes until it has a rank whose files it may write."""
     return job / f"newcomer.{name}"
 
 
 def merge(job: Path, name: str, rank: int | None) -> None:
-    """Append it to the files of `rank` and remove it; None: only remove it. Harmless when there is nothing."""
+    """Append the output to the files of `rank` and remove it; None: only remove it. No output is no error."""
     kept = folder(job, name)
     if rank is not None and kept.is_dir():
         _append(kept, job / f"rank.{rank}")

@@ -1,6 +1,6 @@
-"""`payload.msgpack`: what a worker needs to run a cell, written at submission, read by driver and workers.
+"""Reads and writes `payload.msgpack`: all that a worker needs to run a cell, written at submission.
 
-Knows cloudpickle's bytes and the job's folder; `kernel.capture` makes them.
+Knows cloudpickle's bytes and the job's folder; `kernel.capture` makes the payload.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from jupyter_elastic.types.errors import PackagingError
 
 SOURCE = "cell.py"
 _OLD_SHELL, _SHELL = "__import__('jupyter_elastic.shell', ", "__import__('jupyter_elastic.worker.shell', "
-"""What `!command` lines call: as cells were first packaged, and now."""
+"""Start of the call that runs `!command` lines, in the first version and now."""
 ANCHOR = "__elastic_anchor__"
-"""The name of a function whose globals are the one dict that all functions of the notebook share."""
+"""Name of a function whose globals are the one dict that all functions of the notebook share."""
 OWN = frozenset({"rank", "world_size", "local_rank", "device", "display"})
 """Names that each worker has of its own."""
 
 
 class Payload(Struct, frozen=True, kw_only=True):
-    """All that a worker needs to run the cell; written as `payload.msgpack` into the job's folder."""
+    """The data that a worker needs to run the cell; written as `payload.msgpack` into the job's folder."""
 
     source: str
     """The cell's Python text, IPython lines already turned into Python."""
     filename: str
-    """The name of the file of its code: the kernel's for the same text, or the script."""
+    """File name of the code: the kernel's for the same text, or the script."""
     label: str = ""
-    """What people call that file: `<In[5]>`; empty: by its name."""
+    """Name of that file for people: `<In[5]>`; empty: `filename`."""
     first_line: int
     """Line number, in the cell, of the first line of `source` (the magic stands above it)."""
     names: bytes
     """cloudpickle of a dict: captured name -> value. `restore_namespace` turns it into the cell's namespace.
 
-    Large ones are a file of their own (`captures`) and this is empty; `read_payload` puts both together.
+    Large names are a file of their own (`captures`) and this is empty; `read_payload` puts both together.
     """
     out: tuple[str, ...] = ()
     """Names whose values come back."""
@@ -59,30 +59,30 @@ class Payload(Struct, frozen=True, kw_only=True):
     copied: str = ""
     """SHA-256 of the tar of `workdir` that other hosts get; empty: they have the folder itself."""
     authkey: bytes = b""
-    """multiprocessing's key of the process that packaged it, where that has managers: their proxies work in workers."""
+    """multiprocessing's key of a packaging process with managers, so that their proxies work in workers."""
     kernel: tuple[int, float] | None = None
-    """The process that packaged it, by pid and start time: its forkservers are kept while it lives."""
+    """Packaging process by pid and start time: its forkservers are kept while it lives."""
     seed: int | None = None
     """Rank r seeds every generator with `seed + r`; None: each worker has random numbers of its own."""
     resumable: bool = False
-    """It goes on from a checkpoint of its own when all workers are ended and started anew."""
+    """True if the cell goes on from its own checkpoint when all workers are ended and started anew."""
     sources: dict[str, tuple[str, str]] = {}
-    """By file name of captured functions: the name that people know it by, and its text, for tracebacks."""
+    """By file name of captured functions: the file's name for people, and its text, for tracebacks."""
     argv: tuple[str, ...] = ()
-    """Of a script, its `sys.argv`; empty for a cell."""
+    """A script's `sys.argv`; empty for a cell."""
     session: SessionRequest | None = None
-    """The session whose workers it runs in; None: in workers of its own."""
+    """The session whose workers run the cell; None: workers of its own."""
     uses: tuple[str, ...] | None = None
-    """Dotted names of what the cell and its captured names use (`names_used`); None: the text alone says it."""
+    """Dotted names that the cell and its captured names use (`names_used`); None: only the text tells."""
 
     @property
     def labels(self) -> dict[str, str]:
-        """What people call the files of its code, and of the functions that it was given."""
+        """Names for people of the files of the cell's code and of captured functions, by file name."""
         return {name: label for name, (label, _) in self.sources.items()} | {self.filename: self.label or self.filename}
 
 
 def read_payload(folder: Path) -> Payload:
-    """The payload of the job in this folder. OSError when it can't be read; msgspec.DecodeError when it is damaged."""
+    """Read the payload of the job in this folder. OSError if unreadable; msgspec.DecodeError if damaged."""
     payload = msgspec.msgpack.decode((folder / PAYLOAD).read_bytes(), type=Payload)
     if _OLD_SHELL in payload.source:
         payload = msgspec.structs.replace(payload, source=payload.source.replace(_OLD_SHELL, _SHELL))
@@ -92,10 +92,10 @@ def read_payload(folder: Path) -> Payload:
 
 
 def restore_namespace(payload: Payload, namespace: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The namespace that the cell runs in, that of `__main__`. Only ever called by the job's own user: it unpickles.
+    """Return the cell's namespace, that of `__main__`. Only ever called by the job's own user: it unpickles.
 
-    It is the very dict that functions of the notebook see as their globals, so that a cell which sets a name changes
-    what they read, as it would in the notebook.
+    The namespace is the very dict that functions of the notebook see as their globals, so that a cell which sets a name
+    changes what they read, as it would in the notebook.
     """
     if payload.authkey:
         import multiprocessing
@@ -107,9 +107,9 @@ def restore_namespace(payload: Payload, namespace: dict[str, Any] | None = None)
 
 
 def load_names(file: IO[bytes], namespace: dict[str, Any]) -> dict[str, Any]:
-    """The names of a pickle whose functions of the notebook are to read `namespace`.
+    """Unpickle names; the notebook's functions among them get `namespace` as their globals.
 
-    What they read and it lacks is in it afterwards. Only ever called by the job's own user.
+    Names that these functions read are added to `namespace` if missing. Only ever called by the job's own user.
     """
     names: dict[str, Any] = _Unpickler(file, namespace).load()
     names.pop(ANCHOR, None)
@@ -117,19 +117,18 @@ def load_names(file: IO[bytes], namespace: dict[str, Any]) -> dict[str, Any]:
 
 
 class ClassUnpickler(pickle.Unpickler):
-    """Takes a class by its id where this process has it.
+    """An unpickler that reuses this process's class of the same id.
 
-    cloudpickle makes another each time that it is read, and throws it away when its base may have put it into a
-    registry.
+    cloudpickle would make a new class at each read, and drop it although its base may have put it into a registry.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(file)
         self.here: list[Any] = []
-        """The classes that were there before."""
+        """Classes that existed before."""
 
     def find_class(self, module: str, name: str, /) -> Any:
-        """The function or class of this name, for cloudpickle's ones that make a class one that looks first."""
+        """Return the function or class of this name, with a lookup before cloudpickle's functions that make a class."""
         found = super().find_class(module, name)
         if module.startswith("cloudpickle") and name.startswith("_make_skeleton_"):
             return functools.partial(self._known, found, sys.modules[module])
@@ -144,7 +143,7 @@ class ClassUnpickler(pickle.Unpickler):
 
 
 class _Unpickler(ClassUnpickler):
-    """Makes the notebook's functions with another dict as their globals than cloudpickle does, which makes one."""
+    """An unpickler that gives the notebook's functions another dict as their globals than cloudpickle's new one."""
 
     def __init__(self, file: IO[bytes], namespace: dict[str, Any]) -> None:
         super().__init__(file)
@@ -152,7 +151,7 @@ class _Unpickler(ClassUnpickler):
         self._sent: dict[str, Any] | None = None
 
     def find_class(self, module: str, name: str, /) -> Any:
-        """The same for those that make a function."""
+        """Return the function or class of this name; replace cloudpickle's functions that make a function."""
         found = super().find_class(module, name)
         if module.startswith("cloudpickle"):
             if name == "_make_function":
@@ -176,7 +175,7 @@ class _Unpickler(ClassUnpickler):
 def create_job_folder(payload: Payload, root: Path, folder_copy: bytes = b"") -> Path:
     """Write the job's folder (0700, files 0600) under `root`; PackagingError when the disk is full or not ours.
 
-    `folder_copy` is the tar that the payload's `copied` is about.
+    `folder_copy` is the tar whose digest is the payload's `copied`.
     """
     folder = root / uuid.uuid4().hex
     try:
@@ -202,5 +201,5 @@ def create_job_folder(payload: Payload, root: Path, folder_copy: bytes = b"") ->
 
 
 def remove_job_folder(folder: Path) -> None:
-    """Remove the folder of a job that was refused."""
+    """Remove the folder of a refused job."""
     shutil.rmtree(folder, ignore_errors=True)

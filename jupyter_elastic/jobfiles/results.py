@@ -1,4 +1,4 @@
-"""`results/rank.N.pickle`: the values of `--out` names as a worker leaves them, each by itself where it can be."""
+"""Packs `results/rank.N.pickle`: a worker's values of `--out` names, each in a pickle of its own where possible."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _BY_IDENTITY: tuple[Any, ...] = (None, object.__hash__)
 
 
 class Results(Struct, frozen=True):
-    """A file of results; an older one is the pickle of a dictionary."""
+    """The content of a file of results; an older file is the pickle of a dictionary."""
 
     pickles: list[tuple[list[str], bytes]]
-    """Names, and the pickle of a dictionary of their values: those that share an object go together, and share it."""
+    """Names, and the pickle of a dictionary of their values: values that share an object are pickled together."""
     lost: dict[str, str]
-    """Names that did not come back, and why."""
+    """Reasons by the names that did not come back."""
 
 
 def pack(values: Mapping[str, Any]) -> bytes:
-    """The content of the file; what can't be pickled is named in it."""
+    """Pack values into the file's content; values that can't be pickled are listed in it."""
     lost: dict[str, str] = {}
     groups: list[tuple[dict[str, Any], dict[int, Any], bytes]] = []
     for name, value in values.items():
@@ -46,12 +46,12 @@ def pack(values: Mapping[str, Any]) -> bytes:
 
 
 def unpack(data: bytes) -> Results:
-    """What the file holds."""
+    """Decode the file's content."""
     return msgspec.msgpack.decode(data, type=Results) if data[:1] == b"\x82" else Results([([], data)], {})
 
 
 def _dump(group: dict[str, Any]) -> tuple[bytes, dict[int, Any]]:
-    """The pickle, and by their ids the objects in it that whoever holds them may change."""
+    """Return the pickle, and its mutable objects by their ids."""
     file = io.BytesIO()
     pickler = ResultPickler(file)
     pickler.dump(group)

@@ -1,9 +1,9 @@
-"""What one user's sessions may take on a shared pool: how many at a time, and how much memory while they are parked.
+"""Enforces one user's limits on a shared pool: number of sessions, and memory while they are suspended.
 
-The daemon says it to the user's agent with each renewal of the leases, and the agent writes it down beside the
-sessions' folders, for whoever makes a session and for the parked workers, which judge for themselves as they do when
-memory is short. All of these run as the user: like the number of warm parents it keeps people from harm by mistake. Who
-means harm is stopped by the machine's own limits of users.
+The daemon sends the limits to the user's agent with each renewal of the leases. The agent writes them beside the
+sessions' folders, for whoever makes a session and for the suspended workers, which check themselves as they do when
+memory is short. All of these run as the user: like the number of warm parents, the limits prevent harm by mistake. The
+machine's own limits of users stop intended harm.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from jupyter_elastic.platform.private_files import read_json, write_json
 
 FILE = "session-limits.json"
 BUSY = 0.1
-"""The part of a processor that a parked worker may use with all that it has started."""
+"""Share of a processor that a suspended worker may use together with the processes it has started."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """Those of this user on this pool."""
+    """The limits of this user on this pool."""
 
     sessions: int
     memory: int
-    """Bytes that the workers of all parked sessions may have together; what several share is divided among them."""
+    """Maximum bytes of all suspended sessions' workers together; each shared page is divided among its processes."""
 
 
 def write(runtime: Path, most: int, parked_mb: int) -> None:
-    """Write them down, unless they stand there; OSError when that fails. 0 MB: a quarter of this machine's memory."""
+    """Write the limits if they have changed; OSError on failure. 0 MB: a quarter of this machine's memory."""
     memory = parked_mb * 1_000_000 or psutil.virtual_memory().total // 4
     limits = Limits(sessions=most, memory=memory)
     if read(runtime) != limits:
@@ -40,12 +40,12 @@ def write(runtime: Path, most: int, parked_mb: int) -> None:
 
 
 def read(runtime: Path) -> Limits | None:
-    """Those of the pool with this runtime folder; None on a personal pool."""
+    """Read the limits of the pool with this runtime folder; None on a personal pool."""
     return read_json(runtime / FILE, Limits)
 
 
 def too_many(folder: SessionFolder) -> str:
-    """Why this user can't begin the session of this folder, and what to do; empty when he can."""
+    """Return why this user can't start this folder's session, and what to do; empty if allowed."""
     limits = read(folder.path.parent.parent)
     if limits is None:
         return ""
@@ -59,7 +59,7 @@ def too_many(folder: SessionFolder) -> str:
 
 
 def too_large(folder: SessionFolder) -> str:
-    """Why this parked session ends now: the parked ones have too much memory, and it is idle longest. Else empty."""
+    """Return why this suspended session ends: all have too much memory, and it is idle longest. Empty: it stays."""
     limits = read(folder.path.parent.parent)
     if limits is None:
         return ""
@@ -86,14 +86,14 @@ def _living(root: Path) -> list[tuple[str, Session]]:
 
 
 def memory_of(pid: int) -> int:
-    """Bytes that a process has in memory; what several share is divided among them. 0 of one that is gone."""
+    """Return a process's memory in bytes; shared pages are divided among their processes. 0 if it is gone."""
     with contextlib.suppress(psutil.Error):
         return int(psutil.Process(pid).memory_full_info().pss)
     return 0
 
 
 def _used_s() -> float:
-    """Processor time of this process and of all that it has started and that lives."""
+    """Return the processor time of this process and of all live processes that it has started."""
     own = psutil.Process()
     used = 0.0
     for process in (own, *own.children(recursive=True)):
@@ -104,13 +104,13 @@ def _used_s() -> float:
 
 
 class Watch:
-    """Looks whether a parked worker of a shared pool may stay."""
+    """A check whether a suspended worker of a shared pool may stay."""
 
     def __init__(self) -> None:
         self._used_s, self._at = _used_s(), time.monotonic()
 
     def why(self, folder: SessionFolder, over_s: float) -> str:
-        """Why it ends now: for its memory, or for what it computes, looked at in so many seconds; empty: it stays."""
+        """Return why the worker ends now: its memory, or its processor use over `over_s` seconds; empty: it stays."""
         return too_large(folder) or self._busy(over_s)
 
     def _busy(self, over_s: float) -> str:

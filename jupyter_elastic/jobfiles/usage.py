@@ -1,7 +1,7 @@
-"""What a job's workers use of the machine: GPUs, cores, memory. Shown live, never journaled.
+"""Reads a job's current use of the machine: GPUs, cores, memory. Shown live, never journaled.
 
-`usage.json` in the job's folder, written by the driver every few seconds, read by whoever shows the job. Knows the
-file; must not know how it is measured or drawn.
+The driver writes `usage.json` in the job's folder every few seconds; views read it. Knows the file; must not know how
+usage is measured or drawn.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from jupyter_elastic.jobfiles.job_folder import JobFolder
 NAME = "usage.json"
 _FRESH_S = 10.0
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-"""What JSON can be made of again."""
+"""An integer that JSON can represent."""
 
 
 class GpuUsage(Struct, frozen=True, kw_only=True):
-    """A GPU that the job has leased."""
+    """The use of a GPU that the job has leased."""
 
     slot: str
     busy: float | None
-    """Part of the last moments in which it computed, 0 to 1; None where the driver does not say (MIG)."""
+    """Fraction of the last moments in which the GPU computed, 0 to 1; None if the driver does not report it (MIG)."""
     memory: Number
-    """Bytes in use, whoever uses them."""
+    """Bytes in use by any process."""
     total: Number
 
 
 class ResourceUsage(Struct, frozen=True, kw_only=True):
-    """The whole job at `at` (seconds since the epoch)."""
+    """The use of the whole job at `at` (seconds since the epoch)."""
 
     at: float
     workers: Number
     cores: float
-    """CPU cores that the workers and what they started kept busy."""
+    """CPU cores that the workers and the processes they started kept busy."""
     memory: Number
     """Resident bytes of all of them; a page that two share counts twice."""
     gpus: list[GpuUsage]
     waits: str = ""
-    """Which rank waits for which, as text, when one has waited for long."""
+    """Text on which rank waits for which, when one has waited for long."""
 
     def fresh(self, now: float) -> bool:
-        """Whether it is to be shown; older figures are not."""
+        """Return whether the figures are recent enough to be shown."""
         return now - self.at < _FRESH_S
 
 
 def read(folder: JobFolder) -> ResourceUsage | None:
-    """What the job's driver last wrote; None where there is nothing, or nothing that may be read."""
+    """Read the last figures of the job's driver; None if there are none that may be read."""
     return folder.json(ResourceUsage, NAME)

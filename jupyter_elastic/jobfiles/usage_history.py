@@ -1,7 +1,7 @@
-"""What each of a job's workers used of the machine over time, for the plots of its view.
+"""Reads and writes the use of the machine by each of a job's workers over time, for the plots of its view.
 
-`usage_history.json` in the job's folder, written by the driver and kept after the end; the next attempt goes on with
-it. Bounded: where it is full, every second point goes. Knows the file; must not know how it is measured or drawn.
+The driver writes `usage_history.json` in the job's folder; it is kept after the end, and the next attempt continues it.
+When it is full, every second point is dropped. Knows the file; must not know how it is measured or drawn.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from jupyter_elastic.platform import private_files
 
 NAME = "usage_history.json"
 MOST = 120
-"""Points at most."""
+"""Maximum number of points."""
 MOST_WORKERS = 16
-"""Of more workers the first ones are kept."""
+"""Maximum number of workers; the first ones are kept."""
 
 
 class UsagePoint(Struct, frozen=True, kw_only=True, array_like=True):
-    """What the workers used at one time; those that the job has had for longest come first."""
+    """The workers' use at one time; the job's oldest workers come first."""
 
     at: float
     """Seconds since the epoch."""
     cores: list[float]
-    """CPU cores that each worker, and what it started, kept busy since the point before."""
+    """CPU cores kept busy since the previous point, by each worker and the processes it started."""
     memory: list[Number]
-    """Resident bytes of each."""
+    """Resident bytes of each worker."""
     gpus: dict[str, float]
-    """Part of the last moments in which a GPU computed, 0 to 1, by slot; those of which the driver says it."""
+    """Fraction of the last moments in which a GPU computed, 0 to 1, by slot; only GPUs whose driver reports it."""
 
 
 class UsageHistory(Struct, frozen=True, kw_only=True):
     """Points in order of time."""
 
     every_s: float = 0.0
-    """They are at least so far apart, in seconds."""
+    """Minimum seconds between two points."""
     points: list[UsagePoint] = []
 
     def with_point(self, point: UsagePoint) -> UsageHistory:
-        """With this one too, unless it is too soon for another."""
+        """Return the history with this point added, unless the point comes too soon after the last."""
         if self.points and point.at - self.points[-1].at < self.every_s:
             return self
         points = [*self.points, point]
@@ -54,10 +54,10 @@ class UsageHistory(Struct, frozen=True, kw_only=True):
 
 
 def read(folder: JobFolder) -> UsageHistory:
-    """What the job's drivers have written; empty where there is nothing, or nothing that may be read."""
+    """Read the history of the job's drivers; empty if there is none that may be read."""
     return folder.json(UsageHistory, NAME) or UsageHistory()
 
 
 def write(folder: Path, history: UsageHistory) -> None:
-    """Replace the file. OSError where that is not possible."""
+    """Replace the file. OSError if that fails."""
     private_files.write_json(folder / NAME, history)
