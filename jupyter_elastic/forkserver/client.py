@@ -1,4 +1,4 @@
-"""The client of a forkserver: finds it or starts it, has processes forked, and hears of their ends.
+"""The client of a forkserver: finds it or starts it, has processes forked, and receives their ends.
 
 Knows processes and the forkserver's messages; must not know what the forked processes do.
 """
@@ -38,28 +38,29 @@ from jupyter_elastic.protocol.forkserver import (
 from jupyter_elastic.types.errors import EngineError, ProtocolError
 
 START_S = 180.0
-"""How long a forkserver may take to import its modules before its clients do without it."""
+"""Seconds that a forkserver may take to import its modules before its clients do without it."""
 KEEP_ALONE_S = 1.0
-"""How long a forkserver for one client stays without it."""
+"""Seconds that a forkserver for one client outlives that client."""
 POLL_S = 0.02
-"""How often it is tried whether one that was started answers."""
+"""Seconds between two tries to connect to a forkserver that was started."""
 CODE_S = 5.0
-"""How long after a death its exit code is waited for."""
+"""Seconds to wait for the exit code after a death."""
 MODULES = {parents.WORKERS: "jupyter_elastic.worker.forkserver", parents.DRIVERS: "jupyter_elastic.driver.forkserver"}
-"""What is run as a forkserver (`python -m ...`) of each kind."""
+"""The module that is run (`python -m ...`) as a forkserver of each kind."""
 _READ_BY_FRAMEWORKS = (
     "PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "NUMEXPR_", "TF_", "TF2_", "KERAS_", "XLA_", "TORCH",
     "PYTORCH_", "TRITON_", "HOROVOD_", "CONDA_", "VIRTUAL_ENV", "PATH", "CUDA_HOME", "CUDA_PATH", "HOME", "JAX_",
     "NPY_", "PROTOCOL_BUFFERS_", "LANG", "LC_", "MALLOC_", "GLIBC_",
 )  # fmt: skip
-"""Starts of variables that count at an import: environments that differ in them have different forkservers. A
-forkserver of workers has no others: one job's are none of another's business, and each worker gets its own."""
+"""Prefixes of variables that count at an import: environments that differ in them have different forkservers. A
+forkserver of workers has no other variables: one job must not see another's, and each worker gets its own.
+"""
 
 
 class ForkedProcess:
     """A process of a forkserver, or one that was started alone.
 
-    `code` is what it left with: negative for a signal, None while it lives or when unknown.
+    `code` is the exit code: negative for a signal, None while the process lives or when unknown.
     """
 
     def __init__(self, pid: int, start_time: float) -> None:
@@ -68,7 +69,7 @@ class ForkedProcess:
         self.code: int | None = None
         self.code_known = asyncio.Event()
         self.cleared = asyncio.Event()
-        """It is gone, and so is all that it started, as far as whoever forked it can tell."""
+        """Set when the process and all that it started are gone, as far as the process that forked it can tell."""
 
     @property
     def known(self) -> processes.ProcessId:
@@ -76,35 +77,35 @@ class ForkedProcess:
         return (self.pid, self.start_time)
 
     def set_code(self, code: int | None) -> None:
-        """The exit code is known, or will never be."""
+        """Record the exit code; None if it will never be known."""
         self.code = code if self.code is None else self.code
         self.code_known.set()
 
     @property
     def is_cleared(self) -> bool:
-        """Whether nothing is left of what it had started, once it is gone."""
+        """True if nothing is left of what the process had started, once it is gone."""
         return self.cleared.is_set() and not has_group(self.pid)
 
     def send(self, number: int) -> None:
-        """Signal it, if it lives."""
+        """Send the process a signal, if it lives."""
         processes.send(self.known, number)
 
     def stopped(self) -> bool:
-        """Whether a signal has stopped it."""
+        """Return True if a signal has stopped the process."""
         return processes.stopped(self.known)
 
     async def gone(self) -> None:
-        """Come back when the process has ended."""
+        """Return when the process has ended."""
         await processes.gone(self.known)
 
     async def clear(self) -> None:
-        """See to it that nothing lives any more which the process, which is gone, has started."""
+        """Kill every process that this process, which is gone, left behind."""
         await self.cleared.wait()
         if has_group(self.pid):  # whoever forked it can't tell
             await processes.end([self.known], 0.5)
 
     async def ended(self) -> int | None:
-        """Come back when the process is gone, with its exit code; None when nobody knows it."""
+        """Return the exit code when the process is gone; None if unknown."""
         await processes.gone(self.known)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CODE_S):
@@ -113,7 +114,7 @@ class ForkedProcess:
 
 
 def has_group(pid: int) -> bool:
-    """Whether anything is left of the process group that `pid` led."""
+    """Return True if anything is left of the process group that `pid` led."""
     try:
         os.killpg(pid, 0)
     except OSError:
@@ -123,9 +124,9 @@ def has_group(pid: int) -> bool:
 
 @dataclass(frozen=True)
 class ForkServerAddress:
-    """Which forkserver: of drivers or of workers (`kind`), for this interpreter and environment, with these imports.
+    """A forkserver's address: of drivers or workers (`kind`), for an interpreter and environment, with these imports.
 
-    One that is `only_for` somebody is used by nobody else, and ends with the process that has started it.
+    A forkserver that is `only_for` somebody has no other users, and ends with the process that has started it.
     """
 
     kind: str
@@ -136,7 +137,7 @@ class ForkServerAddress:
 
     @property
     def path(self) -> Path:
-        """Its socket; the lock and the log lie beside it."""
+        """Path of the forkserver's socket; the lock and the log lie beside it."""
         counted = sorted(self._at_import(_READ_BY_FRAMEWORKS).items())
         text = json.dumps([self.python, our_source(), counted, sorted(self.imports), self.only_for])
         return paths.runtime_dir() / f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.sock"
@@ -145,7 +146,7 @@ class ForkServerAddress:
         return {name: value for name, value in with_package(self.environment).items() if name.startswith(starts)}
 
     def start(self, kept_for: processes.ProcessId | None = None) -> subprocess.Popen[bytes]:
-        """Start it as a detached process, kept for `kept_for`; it ends by itself when another one has the lock.
+        """Start the forkserver as a detached process, kept for `kept_for`; it ends if another one has the lock.
 
         EngineError when the interpreter can't be started.
         """
@@ -177,7 +178,7 @@ class ForkServerAddress:
                 ) from problem
 
     async def connect(self, *, start: bool) -> ForkServerClient:
-        """A client of it; with `start` it is started where none lives. EngineError when none comes."""
+        """Return a client of the forkserver; with `start`, start it if none lives. EngineError when none comes."""
         loop = asyncio.get_running_loop()
         until = loop.time() + START_S
         child: subprocess.Popen[bytes] | None = None
@@ -195,10 +196,10 @@ class ForkServerAddress:
             await asyncio.sleep(POLL_S)
 
     def warm_up(self) -> bool:
-        """Start it for later, kept for this process, if none lives; whether it was started. Comes back at once.
+        """Start the forkserver for later, kept for this process, if none lives; return True if it was started.
 
-        Not when the user doesn't want any (`$JUPYTER_ELASTIC_WARM=0`). EngineError when the interpreter can't be
-        started.
+        Does nothing if the user wants no warm parents (`$JUPYTER_ELASTIC_WARM=0`). EngineError when the interpreter
+        can't be started.
         """
         if not parents.wanted():
             return False
@@ -233,18 +234,18 @@ started: set[int] = set()
 
 @functools.cache
 def our_source() -> int:
-    """Which version of the package this process, and what is forked from it, speaks for."""
+    """Return the version of the package's source in this process and all that is forked from it."""
     return newest_source()
 
 
 class ForkServerClient:
-    """A connection to a forkserver. EngineError of `fork` when that can't or is gone; TimeoutError when it hangs."""
+    """A connection to a forkserver. `fork` raises EngineError if it can't fork or is gone, TimeoutError if it hangs."""
 
     def __init__(self, connected: socket.socket) -> None:
         self.lost = False
         self._socket = connected
         self._answers: deque[asyncio.Future[ForkedProcess]] = deque()
-        """Of the requests that are under way; they are answered in their order."""
+        """Answers to the pending requests; the forkserver answers them in order."""
         self._children: dict[int, ForkedProcess] = {}
         self._listening = asyncio.create_task(self._listen())
 

@@ -1,4 +1,4 @@
-"""Starts drivers for an agent: each is forked from the forkserver of its job's interpreter, or stayed for its session.
+"""Starts drivers for an agent: from the forkserver of the job's interpreter, or reuses one that stayed for its session.
 
 Must not know jobs.
 """
@@ -27,7 +27,7 @@ from jupyter_elastic.protocol.driver import (
 from jupyter_elastic.types.errors import ElasticError, EngineError, ProtocolError
 
 STAYING_S = 1.0
-"""So long a driver that stays may take to say so; then another one is forked."""
+"""Seconds that a staying driver may take to answer; then another one is forked."""
 
 
 class DriverProcess(NamedTuple):
@@ -39,7 +39,7 @@ class DriverProcess(NamedTuple):
 
 
 def address(python: str) -> ForkServerAddress:
-    """The forkserver of drivers for this interpreter."""
+    """Return the forkserver of drivers for this interpreter."""
     return ForkServerAddress(parents.DRIVERS, python, os.environ)
 
 
@@ -48,12 +48,12 @@ class DriverLauncher:
 
     def __init__(self) -> None:
         self._connecting = asyncio.Lock()
-        """So that many drivers at once start one forkserver."""
+        """Makes drivers that start at the same time share one forkserver."""
 
     async def start(self, order: StartDriver) -> DriverProcess | None:
-        """A driver for an attempt, or None when the attempt has one already, or had this one and it died.
+        """Start an attempt's driver; return None if the attempt has one already, or had this one and it died.
 
-        EngineError when it can't be started or gave up.
+        EngineError when the driver can't be started or gave up.
         """
         session = order.launch.spec.session
         process, reader, writer = (session and await _staying(session)) or await self._new(order.launch.spec.python)
@@ -82,7 +82,7 @@ class DriverLauncher:
 
 
 async def _staying(session: str) -> DriverProcess | None:
-    """The driver of the session's last cell, if it is there, answers at once, and runs this version of the package."""
+    """Return the driver of the session's last cell, if it answers at once and runs this version of the package."""
     if not NAME.fullmatch(session):
         return None
     try:
@@ -103,7 +103,7 @@ async def _staying(session: str) -> DriverProcess | None:
 
 
 async def start_agent(python: str, order: StartAgent) -> None:
-    """Have a process of the forkserver of drivers, which must live, start an agent; comes back when one lives.
+    """Have a process of the forkserver of drivers, which must live, start an agent; return when an agent lives.
 
     EngineError when none could be started.
     """
@@ -118,7 +118,7 @@ async def start_agent(python: str, order: StartAgent) -> None:
 
 
 async def _forked(client: ForkServerClient, kept_for: processes.ProcessId | None = None) -> DriverProcess:
-    """A forked process that waits for its first message; `client` is closed."""
+    """Return a forked process that waits for its first message, and close `client`."""
     ours, theirs = socket.socketpair()
     try:
         with theirs:

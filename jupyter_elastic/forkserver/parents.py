@@ -1,7 +1,7 @@
-"""Which warm parents (forkservers) a user has in a pool, and which of them are too many.
+"""Finds a user's warm parents (forkservers) in a pool, and picks the surplus ones.
 
-Each holds a lock in the pool's runtime folder; the lock's file says who it is and how much memory it takes, and is
-touched while it is used. Knows those files and signals; must not know what a forkserver does.
+Each parent holds a lock in the pool's runtime folder; the lock's file names the parent and its memory, and is touched
+while the parent is used. Knows those files and signals; must not know what a forkserver does.
 """
 
 from __future__ import annotations
@@ -18,52 +18,52 @@ from msgspec import Struct
 from jupyter_elastic.platform import private_files, processes
 
 WARM_VARIABLE = "JUPYTER_ELASTIC_WARM"
-"""`0`: never fork workers from warm parents; another number: keep so many parents at most."""
+"""Variable of the user. `0`: never fork workers from warm parents; another number: the maximum number of parents."""
 MOST = 8
-"""Parents of a user in a pool, where nobody has chosen."""
+"""Default maximum number of a user's parents in a pool."""
 MOST_MEMORY, PART_OF_MEMORY = 4 * 1024**3, 8
-"""Bytes that all of them may take: so many, but not more than this part of the machine's memory."""
+"""Maximum bytes of all parents together: the smaller of this number and this part of the machine's memory."""
 WORKERS, DRIVERS = "workers", "drivers"
-"""What forkservers fork; their files are named by it."""
+"""Kinds of processes that forkservers fork; part of their files' names."""
 
 
 class Record(Struct, frozen=True, array_like=True):
-    """What a parent's lock file says."""
+    """The content of a parent's lock file."""
 
     pid: int
     start_time: float
     memory: int = 0
-    """Bytes; 0 until it can fork."""
+    """Resident bytes; 0 until the parent can fork."""
 
 
 class Parent(NamedTuple):
-    """A parent that lives."""
+    """A living parent."""
 
     known: processes.ProcessId
     memory: int
     used: float
-    """When it was last used, in seconds since the epoch, some seconds late."""
+    """Time of the last use, in seconds since the epoch, some seconds late."""
     socket: Path
 
 
 def wanted() -> bool:
-    """Whether the user lets workers be forked from warm parents."""
+    """Return True if the user lets workers be forked from warm parents."""
     return os.environ.get(WARM_VARIABLE, "1") != "0"
 
 
 def most() -> int:
-    """How many parents may be kept."""
+    """Return the maximum number of parents."""
     given = os.environ.get(WARM_VARIABLE, "")
     return int(given) if given.isdecimal() and int(given) > 0 else MOST
 
 
 def most_memory() -> int:
-    """How many bytes they may take together."""
+    """Return the maximum number of bytes that all parents may take together."""
     return min(MOST_MEMORY, int(psutil.virtual_memory().total) // PART_OF_MEMORY)
 
 
 def found(runtime: Path, kinds: Sequence[str] = (WORKERS, DRIVERS)) -> list[Parent]:
-    """The forkservers that live in this runtime folder."""
+    """Return the forkservers that live in this runtime folder."""
     parents = []
     for path in [path for kind in kinds for path in runtime.glob(f"{kind}-*.lock")]:
         record = private_files.read_json(path, Record)
@@ -74,9 +74,9 @@ def found(runtime: Path, kinds: Sequence[str] = (WORKERS, DRIVERS)) -> list[Pare
 
 
 def surplus(parents: Sequence[Parent], count: int, memory: int) -> list[Parent]:
-    """Those to end, the least recently used first, so that at most `count` stay and take at most `memory` bytes.
+    """Return the parents to end, the least recently used first, so that at most `count` with `memory` bytes stay.
 
-    The one used last stays in any case: its user waits for it.
+    The most recently used parent always stays: its user waits for it.
     """
     newest_first = sorted(parents, key=lambda parent: parent.used, reverse=True)
     total, stay = 0, 0
@@ -89,6 +89,6 @@ def surplus(parents: Sequence[Parent], count: int, memory: int) -> list[Parent]:
 
 
 def send_away(parents: Sequence[Parent]) -> None:
-    """Tell them to end as soon as no job uses them; comes back at once."""
+    """Ask the parents to end as soon as no job uses them; never waits."""
     for parent in parents:
         processes.send(parent.known, signal.SIGTERM)

@@ -1,18 +1,18 @@
 """A forkserver: a single-threaded process that has imported what its children need and is forked once for each.
 
-It listens on a UNIX socket in the pool's runtime folder, serves only processes of its own user (peer credentials),
-and gives each request a child, and the child the request's one argument, a file descriptor: its end of its connection.
-It tells the requester the pid and start time, later the exit code, and when nothing that the child started lives any
-more. (A worker adopts what its cell leaves behind, and its forkserver what a dead worker does: none of its descendants
-gets away, daemonised or not.) A few children are forked ahead and wait, for a fork with a framework takes milliseconds.
-The forkserver never runs a parallel operation, `hvd.init` or CUDA, and has one thread when it forks. There is one for
-each interpreter, environment and set of imports; whoever needs one starts it (`client`), the lock file sees to it that
-there is only one. What is imported and what a child becomes is given to `main` by the modules that are run:
-`worker.forkserver` and `driver.forkserver`.
+It listens on a UNIX socket in the pool's runtime folder, serves only processes of its own user (peer credentials), and
+gives each request a child, and the child the request's one argument, a file descriptor: its end of its connection. It
+sends the requester the pid and start time, later the exit code, and when nothing that the child started lives any more.
+(A worker adopts what its cell leaves behind, and its forkserver what a dead worker does: none of its descendants gets
+away, daemonised or not.) A few children are forked ahead and wait, for a fork with a framework takes milliseconds. The
+forkserver never runs a parallel operation, `hvd.init` or CUDA, and has one thread when it forks. There is one for each
+interpreter, environment and set of imports; any process that needs one starts it (`client`), and the lock file makes
+sure that there is only one. The modules that are run, `worker.forkserver` and `driver.forkserver`, tell `main` what to
+import and what a child becomes.
 
-It ends when no child of it lives and one of these is true: nobody has asked for half an hour; the last process for
-which it is kept (the kernels, the agent: a request may name one) has been gone for five minutes; it was told to
-(SIGTERM), as the least recently used are when a user has too many; the package has changed.
+It ends when no child of it lives and one of these is true: no request came for half an hour; the last process for which
+it is kept (the kernels, the agent: a request may name one) has been gone for five minutes; it got a SIGTERM, as the
+least recently used ones do when a user has too many; the package has changed.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ from jupyter_elastic.protocol.forkserver import (
 from jupyter_elastic.types.errors import NotAllowed, ProtocolError
 
 IDLE_S = 1800.0
-"""So long a forkserver stays that nobody asks, even if somebody is there who could."""
+"""Seconds without a request after which a forkserver ends, even if a process for which it is kept lives."""
 KEEP_S = 300.0
-"""So long it stays when nobody is there any more for whom it is kept."""
+"""Seconds that a forkserver stays after the last process for which it is kept."""
 MOST_KEPT_FOR = 256
-"""Processes whose end a forkserver waits for; further ones don't count."""
+"""Maximum number of processes whose end a forkserver waits for; further ones don't count."""
 SPARE_DELAY_S = 0.1
-"""Children that wait are forked when nothing was asked for so long: who was just started needs the processor."""
+"""Seconds without a request after which waiting children are forked: a child that just started needs the processor."""
 LEFT_S, LEFT_POLL_S = 0.5, 0.1
-"""What a worker has left behind has so long between SIGTERM and SIGKILL; how often it is looked after."""
+"""Seconds between SIGTERM and SIGKILL for what a worker has left behind, and between two polls of it."""
 CHECK_S = 10.0
-"""How often it is checked whether the package has changed."""
+"""Seconds between two checks if the package has changed."""
 
 log = logging.getLogger(__name__)
 
@@ -86,20 +86,20 @@ class ForkServer:
     def __init__(self, listener: socket.socket, lock: int, *, spares: int, idle_s: float, keep_s: float) -> None:
         self._listener = listener
         self._lock = lock
-        """Held as long as any process has it open."""
+        """Descriptor of the lock, which is held as long as any process has it open."""
         self._idle_s = idle_s
         self._keep_s = keep_s
         self._leaving = ""
-        """Why it is to end as soon as no child lives."""
+        """Reason to end as soon as no child lives; empty while the server stays."""
         self._kept_for: dict[int, processes.ProcessId] = {}
-        """By the handles (pidfd) that tell their ends."""
+        """Processes for which the server is kept, by the pidfds that tell their ends."""
         self._clients: dict[int, socket.socket] = {}
         self._spares: list[Spare] = []
         self._most_spares = self._wanted_spares = spares
         self._children: dict[int, socket.socket] = {}
         """The client of each child, by the child's pid."""
         self._left: dict[int, float] = {}
-        """What dead children have left and this process ends, by pid: since when."""
+        """Processes that dead children have left and this process ends: their pids, and since when."""
         self._not_cleared: list[tuple[socket.socket, Cleared]] = []
         """Clients, and what to send them when nothing is left."""
         self._untouchable: set[int] = set()
@@ -113,9 +113,10 @@ class ForkServer:
         self._poll.register(self._wake, select.POLLIN)
 
     def serve(self) -> socket.socket | None:
-        """Fork for whoever asks until it is to end: None. In a child: the socket by which its connection comes.
+        """Fork for each request until the server is to end: None. In a child: the socket by which its connection comes.
 
-        It comes as a message of one byte with the descriptor; the end of the stream says that there will be none.
+        The connection comes as a message of one byte with the descriptor; the end of the stream says that there is
+        none.
         """
         used = kept = checked = time.monotonic()
         source = newest_source()
@@ -164,7 +165,7 @@ class ForkServer:
                         return wire
 
     def keep_for(self, process: processes.ProcessId) -> None:
-        """Stay as long as this process lives (and now and then asks)."""
+        """Stay while this process lives (and requests something now and then)."""
         if len(self._kept_for) >= MOST_KEPT_FOR or process in self._kept_for.values():
             return
         with contextlib.suppress(OSError):  # it is gone, or lives where we can't see it
@@ -198,7 +199,7 @@ class ForkServer:
         self._poll.register(client, select.POLLIN)
 
     def _receive(self, client: socket.socket) -> socket.socket | None:
-        """Do what a client asks; in a child that is forked for it, what `serve` returns."""
+        """Serve a client's requests; in a child that is forked for one, return what `serve` returns."""
         descriptors: list[int] = []
         try:
             data, descriptors, _, _ = socket.recv_fds(client, MAX_REQUEST, 1)
@@ -239,7 +240,7 @@ class ForkServer:
     # --- children -----------------------------------------------------------------------------------------------------
 
     def _give(self, client: socket.socket, descriptor: int) -> socket.socket | None:
-        """Give a client a child, and the child its connection; in a child that is forked here, what `serve` returns."""
+        """Give a client a child, and the child its connection; in a child forked here, return what `serve` returns."""
         self._wanted_spares = self._most_spares
         while True:
             if not self._spares:
@@ -259,7 +260,7 @@ class ForkServer:
         return None
 
     def _fork(self) -> socket.socket | None:
-        """Fork a child that waits; in it, what `serve` returns."""
+        """Fork a child that waits; in it, return what `serve` returns."""
         ours, theirs = socket.socketpair()
         try:
             pid = os.fork()
@@ -300,7 +301,7 @@ class ForkServer:
                 self._not_cleared.append((client, Cleared(pid)))
 
     def _clear(self) -> None:
-        """End what dead children have left to this process; say so when there is nothing any more."""
+        """End what dead children have left to this process, and report when nothing is left."""
         now = time.monotonic()
         ours = self._children.keys() | {spare.pid for spare in self._spares} | self._untouchable
         for pid in processes.children() - ours:
@@ -322,7 +323,7 @@ class ForkServer:
 
 
 def whole_requests(data: bytes) -> list[Request]:
-    """The requests that came together; ProtocolError for a bad one or a part of one: a client sends each at once."""
+    """Return the requests in `data`; ProtocolError for a bad or partial one: a client sends each at once."""
     stream, requests, size = io.BytesIO(data), [], 0
     while size < len(data):
         request = REQUESTS.receive(stream)
@@ -334,15 +335,15 @@ def whole_requests(data: bytes) -> list[Request]:
 
 
 def newest_source() -> int:
-    """When a file of this package was last changed, in ns: a forkserver with an older one is stale.
+    """Return the time of the package's last change, in ns: a forkserver with an older one is stale.
 
-    Reads some hundred times the file system: not for every request.
+    Makes some hundred file system calls: not for every request.
     """
     return max(file.stat().st_mtime_ns for depth in ("*.py", "*/*.py", "*/*/*.py") for file in PACKAGE.glob(depth))
 
 
 def listen(path: Path) -> tuple[socket.socket, int] | None:
-    """The listening socket and its lock; None when another process has the lock, whose file says which."""
+    """Return the listening socket and its lock; None when another process has the lock, whose file names it."""
     lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -361,7 +362,7 @@ def listen(path: Path) -> tuple[socket.socket, int] | None:
 
 
 def write_record(lock: int, memory: int = 0) -> None:
-    """Say in the lock's file who holds it."""
+    """Write this process and its memory into the lock's file."""
     text = msgspec.json.encode(parents.Record(*processes.this_process(), memory))
     os.pwrite(lock, text, 0)
     os.ftruncate(lock, len(text))
@@ -374,7 +375,7 @@ def main(
     adopts: bool,
     spares: int,
 ) -> int:
-    """Be a forkserver until it is not needed; the exit code of the server, and in a child that of its own work.
+    """Be a forkserver until it is not needed; return its exit code, and in a child that of the child's work.
 
     `import_ahead` imports what children need, given the command line's `--imports`. Each child calls `prepare`, waits
     for its connection, and calls what `prepare` returned with it; `spares` of them wait at a time. With `adopts` the

@@ -1,7 +1,7 @@
-"""Starts workers for a driver: forked from a forkserver where there is one, else as a process of their own.
+"""Starts workers for a driver: forked from a forkserver if there is one, else as separate processes.
 
-A worker is a process in its own session with one end of a socket pair; whatever started it, its death is seen by a
-pidfd at once and its exit code follows. Knows processes; must not know process groups or jobs.
+A worker is a process in its own session with one end of a socket pair; whatever started it, a pidfd tells its death at
+once and its exit code follows. Knows processes; must not know process groups or jobs.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from jupyter_elastic.protocol.forkserver import ANSWERS, REQUESTS, Clear
 from jupyter_elastic.types.errors import EngineError, ProtocolError
 
 CLEAR_S = 30.0
-"""How long a forkserver may take to end what dead workers have left."""
+"""Seconds that a forkserver may take to end what dead workers have left."""
 SIZE, LARGEST_ENVIRONMENT = 4, 96 * 1024
-"""Bytes: before all else a warm worker finds the size of its environment and that, as JSON. A larger one would not
-fit into a socket's buffer: its workers are started cold."""
+"""Bytes: a warm worker first reads the size of its environment, and the environment as JSON. A larger one would not
+fit into a socket's buffer: its workers are started cold.
+"""
 FRAMEWORKS = ("tensorflow", "torch")
-"""What a forkserver of workers can import ahead."""
+"""Frameworks that a forkserver of workers can import ahead."""
 
 log = logging.getLogger(__name__)
 
@@ -37,17 +38,17 @@ log = logging.getLogger(__name__)
 def address(
     python: str, environment: Mapping[str, str], frameworks: tuple[str, ...], only_for: str = ""
 ) -> ForkServerAddress:
-    """The forkserver of workers for this interpreter, environment and set of frameworks."""
+    """Return the forkserver of workers for this interpreter, environment and set of frameworks."""
     imports = tuple(name for name in FRAMEWORKS if name in frameworks)
     environment = {**environment, "OPENBLAS_NUM_THREADS": "1"}  # no thread before the first fork
     return ForkServerAddress(parents.WORKERS, python, environment, imports, only_for)
 
 
 class WorkerLauncher:
-    """Starts workers for one attempt. The forkserver that they come from is kept for the process `kept_for`, a kernel.
+    """Starts workers for one attempt, from a forkserver that is kept for the process `kept_for`, a kernel.
 
-    With `warm=False`, or where the user wants no warm parents, each is started as a process of its own. With `only_for`
-    nobody else's workers come from the same forkserver.
+    With `warm=False`, or if the user wants no warm parents, each worker is a separate process. With `only_for` the
+    forkserver serves no other user's workers.
     """
 
     def __init__(
@@ -68,9 +69,9 @@ class WorkerLauncher:
         self._connecting = asyncio.Lock()
 
     async def start(self, first: bytes = b"") -> tuple[ForkedProcess, socket.socket]:
-        """A worker, and this process's end of its connection. EngineError when none can be started.
+        """Start a worker; return it and this process's end of its connection. EngineError when none can be started.
 
-        `first` is what the worker finds there, short enough for a socket's buffer: it need not wait until we know it.
+        The worker reads `first` from the connection, without waiting for us; `first` must fit into a socket's buffer.
         """
         environment = json.dumps(with_package(self.forkserver.environment)).encode()
         if self._warm and len(environment) < LARGEST_ENVIRONMENT:
@@ -153,9 +154,9 @@ async def _clear() -> None:
 
 
 async def cleared() -> None:
-    """Come back when nothing lives in this pool that workers have left which are dead by now.
+    """Return when no process of this pool lives that a worker, dead by now, has left.
 
-    For who has not had these workers forked; a forkserver that doesn't answer is not waited for long.
+    For a process that has not had these workers forked; a forkserver that doesn't answer is not waited for long.
     """
     found = parents.found(paths.runtime_dir(), kinds=(parents.WORKERS,))
     await asyncio.gather(*(_cleared(parent.socket) for parent in found if parent.memory))
@@ -186,7 +187,7 @@ _THREADS = (
 
 
 def default_threads(environment: Mapping[str, str], *, gpu: bool) -> dict[str, str]:
-    """Thread counts for a worker on one CPU slot, where nobody has chosen; a GPU worker keeps the library's own."""
+    """Return thread counts for a worker on one CPU slot, if not chosen by the user; a GPU worker keeps the defaults."""
     if gpu:
         return {}
     chosen = {*environment, *(_FOLLOW_OPENMP if "OMP_NUM_THREADS" in environment else ())}

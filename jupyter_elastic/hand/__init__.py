@@ -1,1 +1,1 @@
-"""What runs on another host for one driver: it starts workers there and carries their messages, output and results."""
+"""The host agent: starts workers on another host for one driver, and carries their messages, output and results."""

@@ -1,4 +1,4 @@
-"""`python -m jupyter_elastic.hand`: a driver's hand on this host. Its stdin and stdout are the driver's."""
+"""Runs a driver's host agent on this host: `python -m jupyter_elastic.hand`. Its stdin and stdout are the driver's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jupyter_elastic.hand import warm
 
 
 def main() -> int:
-    """Serve the driver until it goes; the exit code."""
+    """Serve the driver until it goes; return the exit code."""
     if sys.stdin.isatty():
         sys.stderr.write("This is started by the driver of a job, which speaks with it by stdin and stdout.\n")
         return 2

@@ -1,4 +1,4 @@
-"""What a hand says of its host."""
+"""Collects the facts that a host agent reports of its host."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from jupyter_elastic.protocol.hand import FRAMEWORKS, Hello
 
 _HOST_BOUND = ("TMPDIR", "XDG_RUNTIME_DIR", "CUDA_VISIBLE_DEVICES", "MASTER_ADDR", "MASTER_PORT")
 _CAME_BY = "JUPYTER_ELASTIC_ADDRESS"
-"""Where a way that leads here knows it: this host's address, by which the other hosts reach it."""
+"""Variable by which a command that starts a host agent can pass this host's address for the other hosts."""
 _NVIDIA = Path("/dev/nvidiactl")
 
 
 def hello() -> Hello:
-    """This host, interpreter and package."""
+    """Return the facts of this host, interpreter and package."""
     return Hello(
         package=__version__,
         python=platform.python_version(),
@@ -40,7 +40,7 @@ def hello() -> Hello:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what groups are made with, where it is installed."""
+    """Return the versions of the installed frameworks that make groups."""
     found = {}
     for name in FRAMEWORKS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -59,20 +59,20 @@ def addresses() -> tuple[str, ...]:
 
 
 def step() -> str:
-    """The step of Slurm's that this process is, as `ALLOCATION.STEP`; empty: it is none."""
+    """Return the Slurm step that this process belongs to, as `ALLOCATION.STEP`; empty if none."""
     numbers = (os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_STEP_ID", ""))
     return ".".join(numbers) if all(numbers) else ""
 
 
 def forget_session() -> None:
-    """Take out of the environment what is about the way that led here, and nothing for workers."""
+    """Remove from the environment the variables of the connection to this host, which are nothing for workers."""
     for name in list(os.environ):
         if name in {*_HOST_BOUND, _CAME_BY} or name.startswith(("SSH_", "SLURM_")):
             del os.environ[name]
 
 
 def _came_by() -> str:
-    """This host's address by which a connection of ssh's came, or by which it reaches whoever ran `srun`."""
+    """Return this host's address for an ssh connection to it, or for its own connection to the host that ran `srun`."""
     if words := os.environ.get("SSH_CONNECTION", "").split():
         return next(iter(words[2:3]), "")
     with contextlib.suppress(ValueError, OSError):
@@ -82,13 +82,13 @@ def _came_by() -> str:
 
 
 def _cores() -> int:
-    """Those that we may use, and not more than an allocation has, which need not bind its steps."""
+    """Return the number of cores we may use, but no more than the allocation has: Slurm need not bind its steps."""
     ours, allocated = len(os.sched_getaffinity(0)), os.environ.get("SLURM_CPUS_ON_NODE", "")
     return min(ours, max(1, int(allocated))) if step() and allocated.isdecimal() else ours
 
 
 def _allocated(gpus: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of this host's GPUs that Slurm gives this step, which need not hide the others."""
+    """Return the GPUs of this host that Slurm gives this step: Slurm need not hide the others."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if not step() or given is None:
         return gpus
@@ -110,7 +110,7 @@ def _gpus() -> tuple[str, ...]:
 
 
 def _model() -> str:
-    """What the first GPU is."""
+    """Return the name of the first GPU."""
     if not _NVIDIA.exists():
         return ""
     try:

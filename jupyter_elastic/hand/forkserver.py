@@ -1,4 +1,4 @@
-"""`python -m jupyter_elastic.hand.forkserver`: the warm parent of a user's hands on this host."""
+"""The warm parent of a user's host agents on this host: `python -m jupyter_elastic.hand.forkserver`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from jupyter_elastic.hand import facts, hand, warm
 from jupyter_elastic.platform.lock import Lock
 
 GIVEN_S = 5.0
-"""How long the process that passes its descriptors on may take."""
+"""Seconds that a process may take to pass its descriptors on."""
 OLD_S = 86_400.0
-"""So long what a parent has logged is kept."""
+"""Seconds for which the log of a parent is kept."""
 MAX_GIVEN = 16 * 1024 * 1024
 
 
 def import_ahead(_: Sequence[str]) -> None:
-    """Do once what the first hand would be slow at."""
+    """Do ahead the work that would slow down the first host agent."""
     our_source()
     facts.versions()
     facts.addresses()  # not the GPUs: NVML is not for a process that forks
@@ -34,7 +34,7 @@ def import_ahead(_: Sequence[str]) -> None:
 def tidy(folder: Path) -> None:
     """Remove the files of parents that ended long ago: each interpreter and pool has its own.
 
-    Should one of them begin in this very moment, another can begin beside it; it then ends when it is idle.
+    If such a parent starts at this very moment, another can start beside it; the first then ends when it is idle.
     """
     for path in folder.glob("hands-*.lock"):
         lock = Lock(path)
@@ -46,12 +46,12 @@ def tidy(folder: Path) -> None:
 
 
 def prepare() -> Callable[[socket.socket], int]:
-    """What a hand does with its connection."""
+    """Return the function that serves a host agent's connection."""
     return serve
 
 
 def serve(connection: socket.socket) -> int:
-    """Be the hand of the process that is connected, with its descriptors, environment and folder; the exit code."""
+    """Be the connected process's host agent, with its descriptors, environment and folder; return the exit code."""
     if server.newest_source() != our_source():
         return 0  # that process becomes a hand itself, of what is installed by now
     connection.settimeout(GIVEN_S)

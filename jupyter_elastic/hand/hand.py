@@ -1,8 +1,8 @@
-"""One host's part of an attempt: starts workers here, carries their messages, output and results to the driver.
+"""Runs one attempt's workers on this host, and carries their messages, output and results to the driver.
 
-Nothing here listens but on the loopback interface and on UNIX sockets, for this user, and for some seconds at the data
-address when the driver asks whether hosts reach each other. When the driver is gone, or has not been heard for some
-seconds, the workers are ended: others may have their slots by then. The kernel does it should this process be stopped.
+It listens only on the loopback interface and on UNIX sockets, for this user, and for some seconds at the data address
+when the driver checks if hosts reach each other. When the driver is gone, or silent for some seconds, the workers are
+ended: others may have their slots by then. The kernel ends them if this process is stopped.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ from jupyter_elastic.types.errors import ElasticError, NotAllowed, ProtocolError
 from jupyter_elastic.worker import environment
 
 FIRST_S = 60.0
-"""How long the driver's first message may be on its way."""
+"""Seconds that the driver's first message may take."""
 LOOK_S = 0.05
-"""How often it is looked for new output."""
+"""Seconds between two polls for new output."""
 LAST_MESSAGES_S = 1.0
-"""How long a dead worker's stream is read for what it sent before."""
+"""Seconds for which a dead worker's stream is still read."""
 END_S = 5.0
-"""How long workers that were killed may take to be gone."""
+"""Seconds that killed workers may take to be gone."""
 MAX_CONNECTIONS = 512
 WARM_UP_S = 1.0
-"""So long after its own start a hand starts the parent of those to come: not while somebody waits for this one."""
+"""Seconds after its own start at which a host agent starts the parent of later ones: not while this one is awaited."""
 
 log = logging.getLogger(__name__)
 
 
 def serve(*, until: socket.socket | None = None, warm_up: bool = False) -> int:
-    """Be a hand until its driver is gone; the exit code. See `Hand`."""
+    """Be a host agent (`Hand`) until its driver is gone; return the exit code."""
     with contextlib.suppress(OSError):  # what `ps` and `top` show
         Path("/proc/self/comm").write_text("elastic-hand", encoding="ascii")
     wire = os.dup(1)
@@ -72,9 +72,9 @@ def serve(*, until: socket.socket | None = None, warm_up: bool = False) -> int:
 
 
 class Hand:
-    """Serves one driver, by stdin and `wire`, the descriptor that leads to it, and no longer than `until` is connected.
+    """Serves one driver over stdin and `wire`, the descriptor of its stream, and no longer than `until` is connected.
 
-    With `warm_up` it starts the parent of the hands to come.
+    With `warm_up` it starts the parent of later host agents.
     """
 
     def __init__(self, wire: int, *, until: socket.socket | None = None, warm_up: bool = False) -> None:
@@ -89,17 +89,17 @@ class Hand:
         """SHA-256 of the folder of which workers get a copy."""
         self._copying: asyncio.Task[str] | None = None
         self._step = ""
-        """Of Slurm's: whatever it has started ends with it, so that nobody else may use its forkserver."""
+        """Slurm step of this process: Slurm ends its children with it, so its forkserver has no other users."""
         self._workers: dict[int, ForkedProcess] = {}
         self._devices: dict[int, set[str]] = {}
-        """The GPUs that each worker sees, by UUID."""
+        """UUIDs of the GPUs that each worker sees."""
         self._streams: dict[int, asyncio.StreamWriter] = {}
         self._connections = 0
         self._last_connection = 0
-        """Channel of the last one; the driver's channels are odd."""
+        """Channel of the last connection; the driver's channels are odd."""
         self._servers: dict[int, asyncio.Server | Store] = {}
         self._ports: list[socket.socket] = []
-        """Hold ports for servers of the workers."""
+        """Sockets that reserve ports for servers of the workers."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
         self._folder = self._job = Path()
@@ -167,7 +167,7 @@ class Hand:
         self._out.write(FROM_HAND.encode(message))
 
     def _refuse(self, problem: OSError) -> None:
-        """Say that there is no place for this hand's files, as on a full disk."""
+        """Report that this host agent can't write its files, for example on a full disk."""
         text = f"its folder {paths.runtime_dir()} can't be written: {problem.strerror or problem}"
         self._say(messages.Refused(text[:4000]))
         log.warning("%s", text)
@@ -335,7 +335,7 @@ class Hand:
             part.rename(self._job / name)
 
     async def _unpack(self, tar: Path) -> str:
-        """Where the copy of the notebook's folder is, this attempt's own: what its workers write is nobody else's."""
+        """Unpack this attempt's own copy of the notebook's folder, and return its path."""
 
         def work() -> str:
             kept = tar if tar.suffix == ".tar" else folder_copy.keep(tar, self._copied)
@@ -356,7 +356,7 @@ class Hand:
     # --- the store
 
     async def _serve_copy(self, number: int, copy: Store) -> None:
-        """Serve the store's copy, in which a worker waits for a value: not for the way to the driver and back."""
+        """Serve the store's copy: a worker waits for a value here, without a round trip to the driver."""
         try:
             await copy.start()
         except OSError as problem:
@@ -451,7 +451,7 @@ def _order(first: bytes) -> Start:
 
 @contextlib.contextmanager
 def _private_folder() -> Iterator[Path]:
-    """A folder of this hand's own, removed at the end; those of hands that were killed go too."""
+    """Make a folder for this host agent, removed at the end; remove the folders of killed host agents, too."""
     root = paths.runtime_dir()
     for old in root.glob("hand-*"):
         if Lock(old / "lock").holder() is None and time.time() - old.stat().st_mtime > FIRST_S:

@@ -1,4 +1,4 @@
-"""Finds what workers have added to the files of their ranks, and what values they leave."""
+"""Finds the output and results that workers add to their ranks' files."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from jupyter_elastic.protocol.hand import PIECE, FromHand, Output, Result
 STREAMS = ("stdout", "stderr", "display.jsonl")
 
 Send = Callable[[FromHand], Awaitable[None]]
-"""Sends a message; comes back when there is room for the next."""
+"""Sends a message; returns when there is room for the next."""
 
 
 class OutputReader:
-    """Reads the files below a job's folder as they grow, and sends what is new."""
+    """Reads the files below a job's folder as they grow, and sends the new parts."""
 
     def __init__(self, folder: Path, send: Send) -> None:
         self._folder = folder
@@ -27,13 +27,13 @@ class OutputReader:
         self._reading = asyncio.Lock()
 
     async def send_new(self) -> None:
-        """Send what ranks have written since."""
+        """Send the output that ranks have written since the last call."""
         async with self._reading:
             for path in self._grown("rank."):
                 await self._send_rest(path)
 
     async def send_last(self, name: str) -> None:
-        """Send all that the worker `name`, which is gone, has left."""
+        """Send all output and results that the worker `name`, which is gone, has left."""
         async with self._reading:
             for path in [*self._grown("rank."), *self._grown(f"newcomer.{name}")]:
                 await self._send_rest(path)

@@ -1,8 +1,9 @@
-"""A hand out of a warm parent: by itself each would import for a quarter of a second, while a cell waits.
+"""Forks a host agent from a warm parent: importing would take a quarter of a second, while a cell waits.
 
-The process that a driver's command has started asks the parent for a hand, passes its environment, folder, stdin,
-stdout and stderr on, and ends with it. It imports next to nothing, since it is what is waited for. There is one parent
-for each user, interpreter and pool of a host; the first hand starts it (`start`), and it ends as other forkservers do.
+The process that a driver's command has started requests a host agent from the parent, passes its environment, folder,
+stdin, stdout and stderr on, and ends with the host agent. A cell waits for it, so it imports next to nothing. There is
+one parent for each user, interpreter and pool of a host; the first host agent starts it (`start`), and it ends as other
+forkservers do.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ import sys
 import zlib
 
 OPTION = "--warm"
-"""On the command line of a hand that may come from a parent: nothing but the hand has to end with the command."""
+"""Option of a host agent that a warm parent may fork: nothing but the host agent has to end with the command."""
 READY = b"."
-"""A hand's first word to the process that is to pass its descriptors on."""
+"""First byte from a host agent to the process that is to pass its descriptors on."""
 WAIT_S = 1.0
-"""So long a parent may take to give a hand; who has waited in vain becomes one itself."""
+"""Seconds that a parent may take to fork a host agent; then the waiting process becomes one itself."""
 FORK = b"\x01\x00\x00\x15\x82\xa4type\xa4Fork\xa8kept_for\xc0"
-"""`protocol.forkserver`'s request: its module takes longer to import than all of this."""
+"""A request of `protocol.forkserver`, encoded: importing that module takes longer than all of this."""
 SIZE = 4
-"""Bytes that say how long what follows is."""
+"""Width of the length prefix in bytes."""
 
 
 def place() -> str:
-    """The path of the parent's socket; empty where there can be none, or the user wants none."""
+    """Return the path of the parent's socket; empty if there can be none, or the user wants none."""
     folder = f"/tmp/jupyter-elastic-{os.getuid()}"  # noqa: S108 - owner and mode are checked
     try:
         info = os.lstat(folder)
@@ -40,7 +41,7 @@ def place() -> str:
 
 
 def run() -> int | None:
-    """Be a hand of the parent's until it has ended; its exit code. None when there is no parent that gives one."""
+    """Wait for a host agent forked from the parent to end; return its exit code, or None if there is no such parent."""
     parent = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # open to the end: the parent stays as long
     ours, theirs = socket.socketpair()
     for one in (parent, ours):
@@ -68,7 +69,7 @@ def run() -> int | None:
 
 
 def start() -> None:
-    """Start the parent for the hands to come, detached; it ends by itself where one lives."""
+    """Start the parent of later host agents, detached; it ends itself if another one lives."""
     import subprocess
     from pathlib import Path
 

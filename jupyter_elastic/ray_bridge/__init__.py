@@ -1,1 +1,1 @@
-"""The way to a hand on a node of a Ray cluster: a driver of Ray's own whose stdin and stdout are that hand's."""
+"""Connects to a host agent on a node of a Ray cluster: a Ray driver whose stdin and stdout are the host agent's."""

@@ -1,10 +1,10 @@
-"""`python -m jupyter_elastic.ray_bridge`: the way to a hand on a node of a Ray cluster, a list of its nodes, or groups.
+"""Starts a host agent on a node of a Ray cluster, lists the nodes, or serves groups (`python -m ...ray_bridge`).
 
 Only this process imports Ray: the import takes a second, its version is the cluster's, and what it opens and starts is
-gone with it. An actor on the node starts the hand; it belongs to this process and ends with it, and the hand's stdin
-with the actor. A second actor, one for all hands of a pool on that node, holds what the pool's slots there are, so that
-Ray gives it to nobody else; Ray starts it anew for those that are left when the bridge that began it has gone. When Ray
-drains the node the pool learns when it goes, and the hand ends then.
+gone with it. An actor on the node starts the host agent; the actor belongs to this process and ends with it, and the
+host agent's stdin with the actor. A second actor, one for all of a pool's host agents on that node, holds the CPUs or
+GPUs of the pool's slots there, so that Ray gives them to nobody else; Ray restarts it for the remaining bridges when
+the bridge that began it has gone. When Ray drains the node the pool learns when it goes, and the host agent ends then.
 
 The actors' classes are pickled by value because they stand in `__main__`: the nodes need no package of ours for them.
 """
@@ -32,25 +32,25 @@ from jupyter_elastic.ray_bridge import groups
 
 NAMESPACE = "jupyter-elastic"
 CONNECT_S = 5.0
-"""How long the cluster's address may take to answer."""
+"""Seconds that the cluster's address may take to answer."""
 HELD_S = 120.0
-"""How long Ray may take to hand over the pool's CPUs or GPUs: it starts an interpreter for whoever holds them."""
+"""Seconds that Ray may take to hand over the pool's CPUs or GPUs: it starts an interpreter to hold them."""
 PIECE = 256 * 1024
 LOOK_S = 5.0
-"""How often it is looked whether Ray drains the node."""
+"""Seconds between two checks if Ray drains the node."""
 WINDOW = 8
-"""So many pieces are under way at most, in each direction: Ray itself would keep as many as it is given."""
+"""Maximum number of pieces under way in each direction: Ray itself would keep as many as it is given."""
 
 
 class NotReached(Exception):
-    """Why there is no way, for whoever asked."""
+    """Says why the cluster or its node can't be used."""
 
 
 class HandActor:
-    """Starts a hand, on its node, and carries its streams. A thread for each direction keeps their order."""
+    """Starts a host agent on its node, and carries its streams. A thread for each direction keeps their order."""
 
     def start(self, argv: Sequence[str], address: str) -> str:
-        """Why it can't be started; empty: it was."""
+        """Start the host agent; return why it can't be started, empty if it was."""
         environment = {
             name: value
             for name, value in os.environ.items()
@@ -75,7 +75,7 @@ class HandActor:
         return ""
 
     def write(self, data: bytes) -> bool:
-        """Give it more; whether it still takes it."""
+        """Write to the host agent's stdin; return False once it is closed."""
         try:
             while data:
                 data = data[os.write(self.child.stdin.fileno(), data) :]  # type: ignore[union-attr] # it is a pipe
@@ -84,16 +84,16 @@ class HandActor:
         return True
 
     def close(self) -> None:
-        """End its stdin, by which it ends."""
+        """Close the host agent's stdin, which ends it."""
         self.child.stdin.close()  # type: ignore[union-attr]
 
     def read(self, stream: str) -> Iterator[bytes]:
-        """What it says, until it is silent for ever."""
+        """Yield the host agent's output until its end."""
         while data := os.read(getattr(self.child, stream).fileno(), 256 * 1024):
             yield data
 
     def ended(self) -> int:
-        """Its exit code."""
+        """Return the host agent's exit code."""
         return self.child.wait()
 
 
@@ -101,15 +101,15 @@ class HoldActor:
     """Holds CPUs or GPUs of a node for a pool."""
 
     async def ready(self) -> None:
-        """Come back at once: Ray has handed them over."""
+        """Return at once: Ray has handed them over."""
 
     async def hold(self) -> None:
-        """Never come back: a caller learns from the error when this actor is gone."""
+        """Never return: a caller learns from the error when this actor is gone."""
         await asyncio.Event().wait()
 
 
 def main() -> int:
-    """Do what is asked; the exit code, which is the hand's own where there was one."""
+    """Run the requested command; return the exit code, the host agent's own if there was one."""
     parser = argparse.ArgumentParser(prog="python -m jupyter_elastic.ray_bridge", description=__doc__)
     parser.add_argument("address", help="of the cluster's GCS: HOST:PORT")
     parser.add_argument("--node", default="", help="address or id; left out: list the nodes")
@@ -137,7 +137,7 @@ def main() -> int:
 
 
 def _connected(address: str) -> Any:
-    """Ray's module, connected with the cluster."""
+    """Return Ray's module, connected with the cluster."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), CONNECT_S).close()
@@ -214,7 +214,7 @@ def _carry(ray: Any, given: argparse.Namespace, out: int) -> int:
 
 
 def _hold(ray: Any, there: Any, node: RayNode, given: argparse.Namespace) -> None:
-    """Have the pool's CPUs or GPUs of the node held, by whichever of the pool's bridges is there first."""
+    """Have the first of the pool's bridges hold the pool's CPUs or GPUs of the node."""
     # Another number of slots is another holder; the machine's name keeps the pools of two containers apart.
     name = f"{socket.gethostname()} {given.pool} {node.id} {given.cpus} {given.gpus}"
     make = ray.remote(num_cpus=given.cpus, num_gpus=given.gpus, max_restarts=0)(HoldActor)
@@ -247,7 +247,7 @@ def _hold(ray: Any, there: Any, node: RayNode, given: argparse.Namespace) -> Non
 
 
 def _end_of(ray: Any, node: RayNode, host: str) -> float | None:
-    """When the node goes because Ray drains it, in seconds since the epoch, which the pool learns; None: it stays."""
+    """Return the end of a node that Ray drains, in seconds since the epoch, and store it; None: it stays."""
     deadline = groups.read_draining(ray).get(node.id)
     if deadline is None:
         return None
@@ -261,7 +261,7 @@ def _end_of(ray: Any, node: RayNode, host: str) -> float | None:
 
 
 def _watch_drain(ray: Any, node: RayNode, host: str, hand: Any) -> None:
-    """End the hand when the node's time is over: Ray waits for that, where the drain has no deadline."""
+    """End the host agent when the node's time is over: Ray waits for that, if the drain has no deadline."""
     while True:
         time.sleep(LOOK_S)
         try:
@@ -276,7 +276,7 @@ def _watch_drain(ray: Any, node: RayNode, host: str, hand: Any) -> None:
 
 
 def _feed(ray: Any, hand: Any) -> None:
-    """Carry this process's stdin to the hand, until it ends or the hand takes no more."""
+    """Carry this process's stdin to the host agent, until stdin ends or the host agent takes no more."""
     write = hand.write.options(concurrency_group="in")
     under_way: deque[Any] = deque()
     with contextlib.suppress(ray.exceptions.RayError):  # who reads learns it too
@@ -288,7 +288,7 @@ def _feed(ray: Any, hand: Any) -> None:
 
 
 def _copy(ray: Any, hand: Any, stream: str, group: str, target: int) -> None:
-    """Carry one of the hand's streams here, until it ends."""
+    """Carry one of the host agent's streams here, until it ends."""
     options: Mapping[str, Any] = {"num_returns": "streaming", "_generator_backpressure_num_objects": WINDOW}
     for piece in hand.read.options(concurrency_group=group, **options).remote(stream):
         data = ray.get(piece)

@@ -1,8 +1,8 @@
-"""Placement groups of Ray's that hold hosts on demand: asked for on stdin, a JSON object a line, answered on stdout.
+"""Serves Ray placement groups that hold hosts on demand: requests on stdin, a JSON object a line, answers on stdout.
 
-A group that has no room yet is what Ray's autoscaler starts a node for; one that has keeps the node's CPUs or GPUs from
-others, and the node from being idle. All belong to this process, so that Ray has them back when it ends, however it
-ends. A group that has lost its node is given up: Ray would move it to another one, which is another host.
+Ray's autoscaler starts a node for a group that has no room yet; a group that has room keeps the node's CPUs or GPUs
+from others, and the node from being idle. All groups belong to this process, so Ray has them back when it ends, however
+it ends. A group that has lost its node is given up: Ray would move it to another node, which is another host.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import msgspec
 from jupyter_elastic.protocol.ray import CreateGroup, RayGroup, RayGroups, RayNode, RemoveGroup, ToBridge
 
 LEAVE_S = 60.0
-"""A node that is drained without a deadline is left within so long: Ray ends it as soon as nothing runs there."""
+"""Seconds in which a node drained without a deadline is left: Ray ends it as soon as nothing runs there."""
 
 
 class Groups:
-    """Those of this process. `ray` is the module, connected."""
+    """The placement groups of this process. `ray` is the module, connected."""
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
@@ -32,7 +32,7 @@ class Groups:
         self._draining_since: dict[str, float] = {}
 
     def answer(self, asked: ToBridge) -> RayGroups:
-        """Do what is asked."""
+        """Carry out a request."""
         created = ""
         match asked:
             case CreateGroup(bundle):
@@ -68,12 +68,12 @@ class Groups:
 
 
 def read_draining(ray: Any) -> dict[str, int]:
-    """The nodes that are being drained, by id, and their deadlines in ms since the epoch; 0: Ray was given none."""
+    """Return the nodes that are being drained, by id, and their deadlines in ms since the epoch; 0: no deadline."""
     return dict(ray._private.state.state.get_draining_nodes())
 
 
 def ends(draining: Mapping[str, int], since: Mapping[str, float]) -> dict[str, float]:
-    """When nodes that are drained are to be left, by id, in seconds since the epoch.
+    """Return when to leave the drained nodes, by id, in seconds since the epoch.
 
     Args:
         draining: As `read_draining` has it.
@@ -83,7 +83,7 @@ def ends(draining: Mapping[str, int], since: Mapping[str, float]) -> dict[str, f
 
 
 def serve(ray: Any, nodes: list[RayNode], out: int) -> None:
-    """Answer until stdin ends. The first line is that of the nodes: the cluster can be used."""
+    """Answer until stdin ends. The first line lists the nodes: the cluster can be used."""
     os.write(out, msgspec.json.encode(nodes) + b"\n")
     groups = Groups(ray)
     for line in sys.stdin.buffer:

@@ -2,8 +2,8 @@
 
 The daemon's events say which attempt holds which slot. A worker that asks is put into the control group of its lease,
 where it can open the slot's device and no other of the pool. When a lease ends, all that is left in its group is
-killed: what has opened a device keeps it, whatever the rules say by then. Knows the client and control groups; reads
-nothing that a user wrote but one small typed ask, and runs nothing.
+killed: a process that has opened a device keeps it, whatever the rules say by then. Knows the client and control
+groups; reads nothing that a user wrote but one small typed request, and runs nothing.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from jupyter_elastic.types.errors import BadRequest, ElasticError, NotAllowed, P
 
 RETRY_S = 1.0
 PACE_S = 0.1
-"""The pool is looked at so often at most, however many ask."""
+"""Minimum seconds between two reads of the pool, however many workers ask."""
 ASK_S = 5.0
-"""How long who has connected may take to ask, and how long an answer may take."""
+"""Seconds that a connected process may take to send its request, and that an answer may take."""
 MOST_ASKS, MOST_BY_USER = 256, 32
-"""Connections at once."""
+"""Maximum number of connections at once: in all, and by one user."""
 _MOVES = (HostsChanged, JobStarted, RescaleRequested, SlotsReleased)
 
 log = logging.getLogger(__name__)
 
 
 class Lease(NamedTuple):
-    """Who has leased a slot, and the name of its group."""
+    """The attempt that has leased a slot, its user, and the name of its group."""
 
     slot: str
     job: int
@@ -53,12 +53,12 @@ class Lease(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of its group."""
+        """Name of the lease's control group."""
         return f"{self.job}.{self.attempt}"
 
 
 class SlotAgent:
-    """See the module."""
+    """Moves workers into the control groups of their leases, and kills what is left there afterwards."""
 
     def __init__(self, client: AsyncClient, cgroups: Cgroups) -> None:
         self._client = client
@@ -67,13 +67,13 @@ class SlotAgent:
         self._news = asyncio.Event()
         self._looked = asyncio.Condition()
         self._begun = self._done = 0
-        """Looks at the pool: the last that was begun, and the last that has succeeded."""
+        """Numbers of reads of the pool: the last that was begun, and the last that has succeeded."""
         self._moving = asyncio.Lock()
-        """A lease doesn't change while a process is moved into its group."""
+        """Keeps leases from changing while a process is moved into its group."""
         self._asking: Counter[int] = Counter()
 
     async def run(self, path: Path, ready: Callable[[], None]) -> None:
-        """Serve at this socket, for ever. BadRequest where its folder is not root's, or a slot has no device file."""
+        """Serve at this socket, for ever. BadRequest if its folder is not root's, or a slot has no device file."""
         await self._look()
         server = await asyncio.start_unix_server(
             self._serve, sock=_bound(path), limit=2 * MAX_MESSAGE, backlog=MOST_ASKS
@@ -109,7 +109,7 @@ class SlotAgent:
             await asyncio.sleep(PACE_S)
 
     async def _look(self) -> bool:
-        """See who has leased what, and end what runs on a slot without its lease; whether all of that is gone."""
+        """Read the leases, and end what runs on a slot without its lease; return True if all of that is gone."""
         number = self._begun = self._begun + 1
         pool = expect(await self._client.ask(wire.ListHosts()), wire.Hosts)
         elsewhere = {host.name for host in pool.others}
@@ -162,7 +162,7 @@ class SlotAgent:
             await writer.drain()
 
     async def _enter(self, peer: Peer, ask: Enter) -> None:
-        """Put the asking process into the group of its lease; NotAllowed when it has none."""
+        """Put the requesting process into the group of its lease; NotAllowed when it has none."""
         if not self._holds(peer, ask):  # the order to start it may be faster than the news of its lease
             begun = self._begun
             self._news.set()
@@ -190,7 +190,7 @@ class SlotAgent:
 
 
 def _bound(path: Path) -> socket.socket:
-    """A socket that every user may connect to, in a folder that only root can change."""
+    """Return a socket that every user may connect to, in a folder that only root can change."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     info = path.parent.stat()
     if info.st_uid != 0 or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -203,7 +203,7 @@ def _bound(path: Path) -> socket.socket:
 
 
 def _group(slot: SlotInfo) -> str:
-    """The name of a slot's group: all are of this machine, and its name may hold what no folder's may."""
+    """Return the name of a slot's group: all slots are of this machine, and their names may not fit a folder's."""
     return f"slot-{slot.slot.rpartition(':')[2]}"
 
 
@@ -214,7 +214,7 @@ def _lease(slot: SlotInfo) -> Lease | None:
 
 
 def _device(slot: SlotInfo) -> Device | None:
-    """The device file of a slot: named by its path in a file of hosts, else by its UUID. None: a CPU slot."""
+    """Return the device file of a slot: named by its path in a file of hosts, else by its UUID. None: a CPU slot."""
     if not slot.device:
         return None
     path = Path(slot.device) if slot.device.startswith("/dev/") else _nvidia(slot.device)
@@ -229,7 +229,7 @@ def _device(slot: SlotInfo) -> Device | None:
 
 @functools.cache
 def _nvidia(uuid: str) -> Path:
-    """The device file of a GPU; BadRequest where it has none of its own."""
+    """Return the device file of a GPU; BadRequest if it has none of its own."""
     if uuid.startswith("MIG-"):
         raise BadRequest(f"{uuid} is a part of a GPU (MIG): a slot agent can't guard it; give users containers")
     import pynvml

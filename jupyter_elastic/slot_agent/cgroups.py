@@ -1,8 +1,8 @@
-"""Control groups by slot and lease: whoever is in one opens no device of the pool but the slot's own.
+"""Control groups by slot and lease: a process in one opens no device of the pool but the slot's own.
 
-Below this process's own group there is `leases/SLOT/JOB.ATTEMPT` for each lease; rules stand at `SLOT`. All that is
-known of who runs where is in these folders, so a slot agent that is started again goes on. The rules are those of the
-devices controller (version 1), or a program of the kernel (version 2). Knows no daemon and no user.
+Below this process's own group there is `leases/SLOT/JOB.ATTEMPT` for each lease; rules stand at `SLOT`. Which process
+runs where is kept in these folders alone, so a restarted slot agent goes on. The rules are those of the devices
+controller (version 1), or a program of the kernel (version 2). Knows no daemon and no user.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from typing import Protocol, TypeAlias
 from jupyter_elastic.types.errors import BadRequest
 
 Device: TypeAlias = tuple[int, int]
-"""Of a character device: major and minor number."""
+"""Major and minor number of a character device."""
 _BPF = {"x86_64": 321, "aarch64": 280}
-"""Numbers of the system call."""
+"""Numbers of the system call, by machine."""
 END_S = 5.0
-"""How long killed processes may take to be gone until that is tried again."""
+"""Seconds that killed processes may take to be gone until the kill is tried again."""
 
 
 class Rules(Protocol):
-    """Says what a group's processes may open."""
+    """Restricts the devices that a group's processes may open."""
 
     def deny(self, group: Path, devices: Iterable[Device]) -> None:
-        """These devices can't be opened in the group from now on, and none that was denied before is allowed."""
+        """Deny these devices in the group from now on; a device that was denied before stays denied."""
         ...
 
 
@@ -41,7 +41,7 @@ class Controller:
     """Rules of the devices controller, version 1."""
 
     def deny(self, group: Path, devices: Iterable[Device]) -> None:
-        """Write them into the group."""
+        """Write the devices into the group."""
         for major, minor in devices:
             (group / "devices.deny").write_text(f"c {major}:{minor} rwm")
 
@@ -82,15 +82,15 @@ class Program:
 
 
 def _op(code: int, target: int = 0, source: int = 0, offset: int = 0, value: int = 0) -> bytes:
-    """An instruction of the kernel's virtual machine."""
+    """Return an instruction of the kernel's virtual machine."""
     return struct.pack("<BBhi", code, target | source << 4, offset, value)
 
 
 class Cgroups:
-    """The groups of the pool's slots. Every method may block; OSError where the kernel refuses."""
+    """The groups of the pool's slots. Every method may block; OSError if the kernel refuses."""
 
     def __init__(self, version: int | None = None) -> None:
-        """`version` of control groups, 1 or 2; None: 1 where its devices controller is mounted. BadRequest: none is."""
+        """Take `version` 1 or 2; None: 1 if its devices controller is mounted. BadRequest if none is mounted."""
         mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
         first = [where for _, where, kind, options, *_ in mounts if kind == "cgroup" and "devices" in options]
         second = [where for _, where, kind, *_ in mounts if kind == "cgroup2"]
@@ -103,7 +103,7 @@ class Cgroups:
         self._devices: dict[str, Device] = {}
 
     def use(self, devices: dict[str, Device]) -> None:
-        """These are the pool's slots, by the names of their groups."""
+        """Make groups for the pool's slots, given the devices by the names of their groups."""
         if devices == self._devices:
             return
         for name in devices:
@@ -116,7 +116,7 @@ class Cgroups:
         self._devices = devices
 
     def end_others(self, lease: str | None, name: str) -> bool:
-        """End all on a slot that is not of this lease; whether it is gone."""
+        """End all on a slot that is not of this lease; return True if it is gone."""
         others = [group for group in (self._root / name).glob("*/") if group.name != lease]
         ended = [_end(group) for group in others]
         return all(ended)
@@ -128,7 +128,7 @@ class Cgroups:
         (group / "cgroup.procs").write_text(str(pid))
 
     def names(self) -> list[str]:
-        """The slots that have groups, those of an earlier slot agent among them."""
+        """Return the slots that have groups, also those of an earlier slot agent."""
         return [group.name for group in self._root.glob("*/")]
 
 
@@ -141,7 +141,7 @@ def _own(version: int) -> str:
 
 
 def pids(group: Path) -> list[int]:
-    """The processes of a group; none where it has gone."""
+    """Return the processes of a group; none if the group is gone."""
     try:
         return list(map(int, (group / "cgroup.procs").read_text().split()))
     except FileNotFoundError:
