@@ -1,6 +1,6 @@
-"""Modules that were edited are loaded again before a session's next cell, where the notebook has `%autoreload 2`.
+"""Reloads edited modules before a session's next cell, if the notebook has `%autoreload 2`.
 
-By IPython's own reloader, so that functions and instances that cells hold are new too. Must not know cells.
+It uses IPython's own reloader, so functions and instances that cells hold are new too. Must not know cells.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any
 
 
 class Autoreload:
-    """Of one worker."""
+    """The reloader of one worker."""
 
     def __init__(self) -> None:
         self._reloader: Any = None
 
     def before_cell(self, *, wanted: bool) -> None:
-        """Load again what was edited since the last cell; what can't be loaded is said, and stays as it was."""
+        """Reload modules edited since the last cell; report a module that can't be reloaded: it stays as it was."""
         if not wanted:
             self._reloader = None
         elif self._reloader is None:
@@ -27,7 +27,7 @@ class Autoreload:
             self._reloader.check(check_all=True)
 
     def after_cell(self) -> None:
-        """Note how old the modules are that the cell has imported."""
+        """Record the ages of the modules that the cell has imported."""
         if self._reloader is None:
             return
         times = self._reloader.modules_mtimes

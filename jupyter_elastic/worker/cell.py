@@ -1,7 +1,8 @@
 """Runs a cell's text in its namespace, top-level `await` and the value of its last line included.
 
-A session's cells share one event loop: what one has made with it (a queue, a task, a client's connections) works in the
-next, and stands still between the two. Knows the payload and the display; must not know ranks or the driver.
+A session's cells share one event loop: an object that a cell has made with it (a queue, a task, a client's connections)
+works in the next cell, and stands still between the two. Knows the payload and the display; must not know ranks or the
+driver.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ VALUE = "__elastic_value__"
 
 
 class Cell:
-    """One cell's text, parsed; SyntaxError where it is no Python. Its lines are known to tracebacks from now on."""
+    """One cell's text, parsed; SyntaxError if it is no Python. Tracebacks know its lines from now on."""
 
     def __init__(self, payload: Payload) -> None:
         self.name = payload.filename
-        """The name of its lines."""
+        """File name of the cell's lines."""
         source = "\n" * (payload.first_line - 1) + payload.source
         lines = source.splitlines(keepends=True)
         linecache.cache[self.name] = (len(source), None, lines, self.name)
@@ -35,12 +36,12 @@ class Cell:
         self.sets = frozenset(
             node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         )
-        """Names that it sets somewhere."""
+        """Names that the cell sets somewhere."""
         if not payload.argv:
             _keep_value(self._tree, source)
 
     def run(self, namespace: dict[str, Any], loop: Loop) -> None:
-        """Run it, and show the value of its last line."""
+        """Run the cell, and show the value of its last line."""
         # Not with this module's own `from __future__ import annotations`.
         code = compile(self._tree, self.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         try:
@@ -54,14 +55,14 @@ class Cell:
 
 
 class Loop:
-    """The event loop of cells that await: each its own, or one for all of them (`stays`)."""
+    """The event loop of cells that await: one for each, or one for all of them (`stays`)."""
 
     def __init__(self, *, stays: bool) -> None:
         self._stays = stays
         self._runner: asyncio.Runner | None = None
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a cell to its end; one that is interrupted does not go on in the next."""
+        """Run a cell to its end; an interrupted cell does not go on in the next."""
         if not self._stays:
             asyncio.run(work)
             return
@@ -78,7 +79,7 @@ class Loop:
 
 
 def no_answer(prompt: object = "") -> NoReturn:
-    """`input` in a worker."""
+    """Replace `input` in a worker."""
     del prompt
     raise EOFError(
         "a worker has nobody to ask: call input() in a cell of the notebook's own, and the variable that it sets "
@@ -87,7 +88,7 @@ def no_answer(prompt: object = "") -> NoReturn:
 
 
 def no_debugger(*_: object, **__: object) -> NoReturn:
-    """`breakpoint` and `pdb.set_trace` in a worker."""
+    """Replace `breakpoint` and `pdb.set_trace` in a worker."""
     raise EOFError(
         "a worker has nobody to debug with: print what you want to see, or run these lines in a cell of the notebook's "
         "own, without %%distribute"
@@ -95,7 +96,7 @@ def no_debugger(*_: object, **__: object) -> NoReturn:
 
 
 def _keep_value(tree: ast.Module, source: str) -> None:
-    """Let the value of the cell's last line be kept, unless a semicolon ends it."""
+    """Keep the value of the cell's last line, unless a semicolon ends it."""
     last = tree.body[-1] if tree.body else None
     if not isinstance(last, ast.Expr):
         return
@@ -107,5 +108,5 @@ def _keep_value(tree: ast.Module, source: str) -> None:
 
 
 def is_fine(ending: SystemExit) -> bool:
-    """Whether `sys.exit(...)` meant success."""
+    """Return True if `sys.exit(...)` meant success."""
     return ending.code is None or (isinstance(ending.code, int) and ending.code == 0)

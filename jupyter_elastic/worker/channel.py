@@ -1,7 +1,7 @@
-"""The worker's end of the stream to its driver: read by one thread, written by any.
+"""Carries messages between a worker and its driver: one thread reads the stream, any thread writes it.
 
-The messages are those of `protocol.worker`. When the stream ends, or holds what can't be read, the driver is gone, and
-so is the worker: at once, because nobody would end it later. Knows no framework.
+The messages are those of `protocol.worker`. When the stream ends or is invalid, the driver is gone, and the worker ends
+at once, because nobody would end it later. Knows no framework.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _open: set[int] = set()
 
 
 def _close_inherited() -> None:
-    """In what the cell forks (a DataLoader's workers): a stream's end is to say that this worker is gone."""
+    """Close the streams in a child of the cell (a DataLoader's worker): their end means that this worker is gone."""
     for descriptor in _open:
         os.close(descriptor)
     _open.clear()
@@ -69,47 +69,47 @@ class DriverChannel:
 
     def __init__(self, connected: socket.socket) -> None:
         self._fifo = -1
-        """Of an attempt with a lease: by it the kernel ends this process with the driver."""
+        """FIFO of an attempt with a lease, by which the kernel ends this process with the driver."""
         self._socket = connected
         self._stream = connected.makefile("rb")
         self.start: Start = self._read_start()
         self.update_requested = threading.Event()
-        """Another group waits for this worker, or it is to leave."""
+        """Set when another group waits for this worker, or the worker must leave."""
         self.group_broken = threading.Event()
-        """A member of the group that this worker was last let into is gone."""
+        """Set when a member of the group that this worker was last let into is gone."""
         self._round = 0
         self.on_update: Callable[[], None] = lambda: None
         self.on_broken: Callable[[], None] = lambda: None
-        """That has just become known."""
+        """Called when the group is broken (`group_broken`)."""
         self.on_interrupted: Callable[[], None] | None = None
-        """In its place, where none is gone but the cell ends; None: the same."""
+        """Called instead of `on_broken`, unless None, when the group is dissolved because the cell was interrupted."""
         self.interrupted = False
-        """No further group is for this cell."""
+        """True when the cell was interrupted: it gets no further group."""
         self.joins = False
-        """It was let into a group that has not formed yet: the others wait for it there."""
+        """True while a group that this worker was let into has not formed: the others wait for it there."""
         self.on_interrupt: Callable[[], None] = interrupt_cell
-        """It is interrupted: leave the group with the others, or else stop where it is."""
+        """Called when the cell is interrupted: leaves the group with the others, or else stops the cell where it is."""
         self.on_left: Callable[[Left], None] = lambda _: None
-        """Another member has left the training."""
+        """Called when another member has left the training."""
         self.on_send_stack: Callable[[], None] = lambda: None
-        """The driver asks where the cell is."""
+        """Called when the driver requests the cell's stack."""
         self.on_calls: Callable[[messages.RunCalls | messages.GiveBack], None] = lambda _: None
-        """There are calls of functions for this worker, or it is to give some back."""
+        """Called for function calls for this worker, and for requests to give some back."""
         self.on_end: Callable[[], object] = _leave
-        """The driver is gone."""
+        """Called when the driver is gone."""
         _open.add(connected.fileno())
         self._listening: threading.Thread | None = None
         self._sending = threading.Lock()
         self._answers: queue.SimpleQueue[Go | Private | Removed] = queue.SimpleQueue()
 
     def listen(self) -> None:
-        """Take the driver's messages from now on, on a thread: when the driver is gone, so is this worker."""
+        """Take the driver's messages from now on, on a thread: when the driver is gone, this worker ends."""
         if self._listening is None:
             self._listening = threading.Thread(target=self._listen, name="elastic-driver", daemon=True)
             self._listening.start()
 
     def close(self) -> None:
-        """End the stream, for this worker stays for its session: nothing is said or heard any more."""
+        """End the stream, as this worker stays for its session: no message is sent or received any more."""
         self.on_end = lambda: None
         _open.discard(self._socket.fileno())
         with contextlib.suppress(OSError):
@@ -120,13 +120,13 @@ class DriverChannel:
         self._socket.close()
 
     def outlive(self) -> None:
-        """This worker stays when the driver leaves, and has no lease until the next cell."""
+        """Let this worker stay when the driver leaves, without a lease until the next cell."""
         if self._fifo >= 0:
             outlive_writer(self._fifo)
             self._fifo = -1
 
     def send(self, message: FromWorker) -> None:
-        """Send a message; a driver that is gone is the listening thread's business."""
+        """Send a message; the listening thread finds out if the driver is gone."""
         frame = FROM_WORKER.encode(message)
         with self._sending, contextlib.suppress(OSError):
             self._socket.sendall(frame)
@@ -134,7 +134,7 @@ class DriverChannel:
     def rendezvous(
         self, point: messages.RendezvousPoint, *, has_state: bool, training: int = 0
     ) -> Go | Private | Removed:
-        """Wait for the group; the driver's answer. KeyboardInterrupt when the cell is interrupted."""
+        """Wait for the group; return the driver's answer. KeyboardInterrupt when the cell is interrupted."""
         if self.interrupted:
             raise KeyboardInterrupt
         self.send(messages.Ready(point=point, has_state=has_state, training=training, at=time.time()))
@@ -198,17 +198,17 @@ class WorkerSession:
         self.rank = 0
         self.training = 0
         self.keeps_size = ""
-        """Why a session that could grow keeps its size in this cell; empty: it doesn't, or that was said."""
+        """Why a session that could grow keeps its size in this cell; empty: it can grow, or the reason was printed."""
         self._channel = channel
         self._is_new = channel.start.newcomer
-        """It has not taken a step with those who were there before it."""
+        """True until this worker has taken a step with the members that were there before it."""
         self._commits = Commits(folder)
         self.collective_count = CollectiveCount()
         self.at_boundary: Callable[[], None] = lambda: None
-        """The cell could go on from here if it were started anew."""
+        """Called where the cell could go on from if it were started anew."""
 
     def report(self, progress: Progress) -> None:
-        """Tell how far the training is; only rank 0's report is passed on."""
+        """Send the progress of the training; only rank 0's report is passed on."""
         if self.rank == 0:
             self._channel.send(messages.Progress(progress=progress))
 
@@ -219,24 +219,27 @@ class WorkerSession:
         self.at_boundary()
 
     def boundary(self) -> None:
-        """The cell has saved by itself what it goes on from when it is started anew."""
+        """Record that the cell has itself saved the state from which it goes on when it is started anew."""
         self._channel.send(messages.Committed(durable=True))
         self.at_boundary()
 
     def load(self) -> memoryview | None:
-        """The last commit of this job."""
+        """Return the last commit of this job."""
         return self._commits.load()
 
     def write_training(self, *outcome: bytes | memoryview) -> None:
-        """Write down what became of the present training."""
+        """Write down the outcome of the present training."""
         self._commits.write_training(self.training, *outcome)
 
     def keep_training(self) -> None:
-        """From now on that is what became of it."""
+        """Make the written outcome that of the present training."""
         self._commits.keep_training(self.training)
 
     def finished(self) -> memoryview | None:
-        """What was kept of the present training. Other hosts than rank 0's have nothing: then all train it again."""
+        """Return the kept outcome of the present training.
+
+        Other hosts than rank 0's have none: then all workers train it again.
+        """
         start = self._channel.start
         return None if start.place.hosts > 1 and not start.newcomer else self._commits.training(self.training)
 
@@ -246,20 +249,20 @@ class WorkerSession:
         self._channel.send(messages.Committed(durable=durable))
 
     def new_shards(self, *, disk: bool = False) -> Path:
-        """An empty folder for the shards of the next commit."""
+        """Return an empty folder for the shards of the next commit."""
         return self._commits.new_shards(disk=disk)
 
     def load_shards(self) -> tuple[bytes, Path] | None:
-        """The last commit of this job that has a folder of shards, and that."""
+        """Return the last commit of this job that has a folder of shards, and that folder."""
         return self._commits.load_shards()
 
     def to_disk(self) -> None:
-        """Bring the newest commit to disk: everybody leaves."""
+        """Bring the newest commit to disk, as all workers leave."""
         if self._commits.to_disk():
             self._channel.send(messages.Committed(durable=True))
 
     def change_wanted(self) -> bool:
-        """Whether this worker is waited for at the rendezvous."""
+        """Return True if this worker is awaited at the rendezvous."""
         return self._channel.update_requested.is_set()
 
     def show(self, bundle: dict[str, str], name: str, *, again: bool) -> None:
@@ -267,27 +270,27 @@ class WorkerSession:
         show_bundle("update_display_data" if again else "display_data", dict(bundle), name=name)
 
     def collective(self, step: int) -> None:
-        """The group is to begin something together: the driver learns when a member has left before."""
+        """Count a collective that is about to begin; tell the driver if a member has left before."""
         if self.collective_count.count and step > self.collective_count.step:
             self.took_part()
         self._check_left(self.collective_count.begin(step))
 
     def took_part(self) -> None:
-        """A step with the group is done: from now on a failure of this worker is the job's."""
+        """Record that a step with the group is done: from now on a failure of this worker fails the job."""
         if self._is_new:
             self._is_new = False
             self._channel.send(messages.TookPart())
 
     def leave(self) -> None:
-        """The training function has returned: the others learn it from the driver."""
+        """Report that the training function has returned; the driver tells the others."""
         self._channel.send(self.collective_count.leave())
 
     def on_left(self, left: Left) -> None:
-        """Another member's training function has returned."""
+        """Record that another member's training function has returned."""
         self._check_left(self.collective_count.member_left(left))
 
     def say_why_it_stays(self) -> None:
-        """The cell has come to an elastic loop: a person would expect that its size can change."""
+        """Print why the session keeps its size, at an elastic loop: a person would expect that the size can change."""
         if self.keeps_size and self.rank == 0:
             sys.stderr.write(f"note: the session keeps its size in this cell: {self.keeps_size}\n")
         self.keeps_size = ""

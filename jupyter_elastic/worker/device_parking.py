@@ -1,8 +1,8 @@
-"""What a session's worker has on a GPU leaves it before the slot is given back, and is there again in the next cell.
+"""Moves a session's worker off its GPU before the slot is given back, and restores it in the next cell.
 
-In the order of preference, the ways are NVIDIA's `cuda-checkpoint`, by which all that the process has on GPUs leaves
-them, and the tensors of PyTorch, of which the context stays (some hundred megabytes). A way of an installed package, by
-entry point, comes before both. Knows the ways; must not know cells.
+Two strategies are built in: first NVIDIA's `cuda-checkpoint`, which moves everything that the process has on GPUs; then
+moving PyTorch's tensors, while their context stays (some hundred megabytes). A strategy of an installed package, by
+entry point, comes before both. Knows the strategies; must not know cells.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from jupyter_elastic.types import SlotId
 from jupyter_elastic.types.errors import EngineError
 
 CHECKPOINT_S = 120.0
-"""How long `cuda-checkpoint` may take to bring memory off the GPUs, or back."""
+"""Seconds that `cuda-checkpoint` may take to bring memory off the GPUs, or back."""
 
 
 class Way(Protocol):
-    """One way of parking, of one worker."""
+    """A strategy of parking, for one worker."""
 
     name: ClassVar[str]
     moves: ClassVar[bool]
-    """Whether it can be restored where the worker has another device."""
+    """True if the memory can be restored on another device."""
 
     def missing(self) -> str:
-        """Why it can't be used here; empty when it can."""
+        """Return why the strategy can't be used here; empty when it can."""
         ...
 
     def park(self) -> None:
-        """Bring what this process has off its devices; EngineError when something stays, and then all works on."""
+        """Move this process's memory off its devices; EngineError if some stays, and then everything works on."""
         ...
 
     def restore(self, devices: str) -> None:
-        """Bring it back, to what `CUDA_VISIBLE_DEVICES` names; EngineError when that fails, and it is parked still."""
+        """Move the memory back, to `devices` (`CUDA_VISIBLE_DEVICES`); EngineError if that fails: it stays parked."""
         ...
 
 
 class CudaCheckpoint:
-    """`cuda-checkpoint` suspends CUDA in this process. Driver 550 or later; run with 580."""
+    """Suspends CUDA in this process by `cuda-checkpoint`. Driver 550 or later; run with 580."""
 
     name: ClassVar[str] = "cuda-checkpoint"
     moves: ClassVar[bool] = False
 
     def missing(self) -> str:
-        """Why it can't be used: it is not there, or does not know this process's state."""
+        """Return why it can't be used: it is not installed, or does not know this process's state."""
         if shutil.which(self.name) is None:
             return "cuda-checkpoint is not installed"
         return "" if self._run("--get-state") == "running" else "cuda-checkpoint may not, or the driver is too old"
@@ -60,7 +60,7 @@ class CudaCheckpoint:
         self._toggle("checkpointed")
 
     def restore(self, devices: str) -> None:  # noqa: ARG002
-        """Resume it, on the same GPUs."""
+        """Resume CUDA, on the same GPUs."""
         self._toggle("running")
 
     def _toggle(self, wanted: str) -> None:
@@ -77,7 +77,7 @@ class CudaCheckpoint:
 
 
 class Tensors:
-    """PyTorch's tensors go to host memory. TensorFlow and JAX have no such way: what they hold stays."""
+    """Moves PyTorch's tensors to host memory. TensorFlow and JAX can't do so: their memory stays."""
 
     name: ClassVar[str] = "tensors"
     moves: ClassVar[bool] = False
@@ -86,18 +86,18 @@ class Tensors:
         self._tensors = TensorParking(Cuda())
 
     def missing(self) -> str:
-        """Why it can't be used: another framework may hold memory there."""
+        """Return why it can't be used: another framework may hold memory on the device."""
         others = [name for name in ("tensorflow", "jax", "cupy") if name in sys.modules]
         return f"{others[0]} is loaded, and what it holds on a GPU can't be moved" if others else ""
 
     def park(self) -> None:
-        """Move them to the host."""
+        """Move the tensors to the host."""
         if left := self._tensors.park():
             self._tensors.restore()
             raise EngineError(f"{left / 1e6:.0f} MB there belong to no tensor that could be moved")
 
     def restore(self, devices: str) -> None:  # noqa: ARG002 - the process's context is on the same ones
-        """Move them back."""
+        """Move the tensors back."""
         try:
             self._tensors.restore()
         except RuntimeError as problem:
@@ -110,14 +110,14 @@ class DeviceParking:
     def __init__(self) -> None:
         self._ways: list[Way] | None = None
         self._by: Way | None = None
-        """The way by which it is parked now."""
+        """The strategy by which the memory is parked now."""
         self.slot: SlotId = ""
-        """On whose device all is, or was before it was parked; empty before the first time."""
+        """Slot whose device has the memory, or had it before it was parked; empty before the first time."""
         self.stays = ""
-        """Why it is on that device still, between two cells; empty: it is parked."""
+        """Reason why the memory stays on the device between two cells; empty: it is parked."""
 
     def park(self, slot: str) -> str:
-        """Leave the device of this slot; why that can't be, empty when all has left."""
+        """Move the memory off this slot's device; return why that fails, empty when all has left."""
         if self._by is not None:
             return ""
         if not self.stays:  # else it is where it was, whatever slot the last cell was given
@@ -139,7 +139,7 @@ class DeviceParking:
         return self.stays
 
     def restore(self, slot: str, devices: str) -> None:
-        """Have everything on the device of this slot again; EngineError when it can't be, and it is parked still."""
+        """Restore everything on the device of this slot; EngineError if that fails: it stays parked."""
         moves = self._by is not None and self._by.moves
         if self.slot not in {"", slot} and not moves:
             how = self.stays if self._by is None else f"{self._by.name} brings it back to where it was only"

@@ -43,7 +43,7 @@ def end_of_cell() -> None:
 
 
 def install() -> None:
-    """Connect `display`, figures and widgets to the recorder, once IPython or `comm` is imported. To be called once."""
+    """Connect `display`, figures and widgets to the recorder, once IPython or `comm` is imported. Call it once."""
     after_import("IPython.core.interactiveshell", _prepare_shell)
     after_import("comm", _prepare_comm)
 

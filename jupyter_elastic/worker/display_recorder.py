@@ -16,7 +16,7 @@ from jupyter_elastic.jobfiles.displays import Display
 from jupyter_elastic.types.errors import described
 
 PAUSE_S = 0.2
-"""Records are written at most so often; of what is shown and replaced in between only the last is."""
+"""Minimum seconds between two writes; records that were replaced in between are never written."""
 GROWTH = 4 * 1024**2
 """Bytes of the file for which the pause is a second: bars and figures that are renewed for days stay small."""
 
@@ -88,7 +88,7 @@ class Recorder:
 
 
 def queued(waiting: list[Display], record: Display) -> list[Display]:
-    """The queue after `record` was added; what nobody would see any more is left out."""
+    """Return the queue after `record` was added, without records that nobody would see any more."""
     cleared = max((index for index, one in enumerate(waiting) if one.kind == "clear_output"), default=0)
     if record.kind == "clear_output" and not record.wait:
         return [*_comms(waiting), record]
@@ -119,7 +119,7 @@ def _sets_state(record: Display) -> bool:
 
 
 def fitting(record: Display) -> bytes:
-    """The record as a line; one that is too large is replaced by its plain text and a note."""
+    """Return the record as a line; a record that is too large is replaced by its plain text and a note."""
     try:
         line = displays.encode(record)
     except BaseException as problem:  # it holds what the cell has given, in the thread that writes all displays
@@ -139,7 +139,7 @@ recorder = Recorder()
 
 
 def printed(stream: TextIO | None = None) -> int:
-    """Bytes that this worker's rank has written to stdout, or to `sys.stderr`."""
+    """Return the number of bytes that this worker's rank has written to stdout, or to `sys.stderr`."""
     sys.stdout.flush()
     sys.stderr.flush()
     return os.fstat(1 if stream is None else 2).st_size

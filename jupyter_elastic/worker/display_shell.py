@@ -1,6 +1,6 @@
-"""As much of IPython's shell as displays need: formatters, events, a publisher. Imported when IPython is.
+"""Provides as much of IPython's shell as displays need: formatters, events, a publisher. Imported when IPython is.
 
-Not a whole shell: it would put itself into `__main__`, keep a history and read the user's configuration.
+Not a whole shell: that would put itself into `__main__`, keep a history and read the user's configuration.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Publisher(DisplayPublisher):
         update: bool = False,
         **_options: Any,
     ) -> None:
-        """Show a bundle; `update`: in the place of the one with this display id."""
+        """Show a bundle; with `update`, replace the display with this id."""
         del source
         kind = "update_display_data" if update else "display_data"
         name = str((transient or {}).get("display_id") or "")
@@ -49,7 +49,7 @@ class _Publisher(DisplayPublisher):
         show_bundle(kind, sendable(data), metadata, name)  # type: ignore[arg-type]
 
     def clear_output(self, wait: bool = False) -> None:
-        """Take back what this rank has displayed and printed; `wait`: when it next displays or prints something."""
+        """Remove what this rank has displayed and printed; with `wait`, when it next displays or prints something."""
         recorder.put(Display(kind="clear_output", after=printed(), errors=printed(sys.stderr), wait=wait))
 
 
@@ -62,7 +62,7 @@ class _Formatter(DisplayFormatter):
 
 
 class WorkerShell(InteractiveShell):
-    """What `get_ipython()` gives in a worker."""
+    """The shell that `get_ipython()` returns in a worker."""
 
     def __init__(self) -> None:
         SingletonConfigurable.__init__(self)
@@ -77,7 +77,7 @@ class WorkerShell(InteractiveShell):
 
 
 def shell() -> WorkerShell:
-    """The worker's one shell; made at the first call."""
+    """Return the worker's one shell; made at the first call."""
     made: WorkerShell = WorkerShell.instance()
     return made
 
@@ -85,8 +85,8 @@ def shell() -> WorkerShell:
 def end_of_cell() -> None:
     """Trigger IPython's `post_execute`, at which figures are shown, and record the widgets' texts again.
 
-    A widget's text is for pages and files that can't draw it: a progress bar is not at its beginning any more.
-    One that can't say its text again keeps the first: tqdm's speaks for an object that may have been collected.
+    A widget's text is for pages and files that can't draw it: a progress bar is not at its beginning any more. A widget
+    that can't make its text again keeps the first: tqdm's speaks for an object that may have been collected.
     """
     shell().events.trigger("post_execute")
     widgets = getattr(sys.modules.get("ipywidgets.widgets.widget"), "_instances", {})
@@ -96,7 +96,7 @@ def end_of_cell() -> None:
 
 
 def sendable(data: dict[str, Any]) -> dict[str, Any]:
-    """The bundle with pictures in base 64, as Jupyter sends them."""
+    """Return the bundle with pictures in base 64, as Jupyter sends them."""
     return {
         mime: base64.b64encode(value).decode() if isinstance(value, bytes) else value for mime, value in data.items()
     }

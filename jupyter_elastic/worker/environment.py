@@ -1,6 +1,6 @@
-"""What a worker's environment says about its job: torchrun's variables, and which devices it sees.
+"""Computes a worker's environment variables: torchrun's, and those that select its devices.
 
-Decisions only, but for `reserve`. Knows no process, channel or framework.
+Decisions only, except `reserve`. Knows no process, channel or framework.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def torchrun(
     job: int = 0,
     restarts: int = 0,
 ) -> dict[str, str]:
-    """The variables that torchrun sets for a worker; without those of the rendezvous when there is no `port`.
+    """Return the variables that torchrun sets for a worker; without those of the rendezvous when there is no `port`.
 
-    torchrun's groups are the hosts: one agent of its is on each.
+    torchrun's groups are the hosts: one torchrun agent is on each.
 
     `TORCHELASTIC_USE_AGENT_STORE` says that rank 0 is to open the store: our driver has none.
     """
@@ -53,18 +53,18 @@ def torchrun(
 
 
 def tf_config(rank: int, servers: Sequence[tuple[str, int]]) -> str:
-    """`TF_CONFIG` of one of the workers that listen there, for TensorFlow's `MultiWorkerMirroredStrategy`.
+    """Return `TF_CONFIG` of one of the workers, for TensorFlow's `MultiWorkerMirroredStrategy`.
 
-    `servers`: address and port by rank.
+    `servers`: address and port at which each rank listens.
     """
     cluster = {"worker": [f"{address}:{port}" for address, port in servers]}
     return json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
 
 
 def no_proxy(environment: Mapping[str, str], addresses: Iterable[str]) -> dict[str, str]:
-    """The variables by which no library asks a proxy for this host or one of these addresses.
+    """Return the variables by which no library asks a proxy for this host or one of these addresses.
 
-    What the user excepts stays in front. gRPC heeds a list of its own before the common one, and no `*`.
+    The user's own exceptions stay in front. gRPC heeds a list of its own before the common one, and no `*`.
     """
     own = ["localhost", "127.0.0.1", "::1", socket.gethostname(), *addresses]
     given = [environment.get("no_proxy", ""), environment.get("NO_PROXY", "")]
@@ -77,17 +77,17 @@ def no_proxy(environment: Mapping[str, str], addresses: Iterable[str]) -> dict[s
 
 
 def smallest_free(taken: set[int]) -> int:
-    """The local rank of a new worker: all below it are of workers that live, so that no device is missing there."""
+    """Return a new worker's local rank: living workers have all ranks below it, so no device is missing there."""
     return next(number for number in range(len(taken) + 1) if number not in taken)
 
 
 def visible(local_rank: int, devices: Mapping[int, str], *, pins: bool) -> tuple[str, str]:
-    """`CUDA_VISIBLE_DEVICES` of a worker, and its device's name in torch; `devices` by local rank, its own among them.
+    """Return `CUDA_VISIBLE_DEVICES` of a worker, and its device's name in torch; `devices` are by local rank.
 
     A worker sees its own device only, so that `.cuda()` means it and TensorFlow, which takes hold of every GPU that it
-    sees, takes no other's. A cell that picks its device by local rank sees those of the job in the order of local
-    ranks, as under torchrun. A process can use only one part of a divided GPU (MIG), and CUDA takes no GPU that is
-    listed twice (several slots can be one GPU's), so there it is always its own.
+    sees, takes no other's. A cell that picks its device by local rank (`pins`) sees the job's devices in the order of
+    local ranks, as under torchrun. A process can use only one part of a divided GPU (MIG), and CUDA takes no GPU that
+    is listed twice (several slots can be one GPU's), so there it is always its own.
     """
     own = devices.get(local_rank, "")
     if not own:
@@ -99,7 +99,7 @@ def visible(local_rank: int, devices: Mapping[int, str], *, pins: bool) -> tuple
 
 
 def reserve() -> socket.socket:
-    """A TCP port that nobody else is given while this lives, and at which rank 0 can listen all the same.
+    """Reserve a TCP port that nobody else is given while the socket lives, and at which rank 0 can listen all the same.
 
     Linux lets several sockets with SO_REUSEADDR have a port as long as not more than one of them listens; it gives it
     to nobody who asks for any port, and to no connection. Servers set that option (torch's, Gloo's, gRPC's).

@@ -1,4 +1,4 @@
-"""`python -m jupyter_elastic.worker.forkserver`: the forkserver of workers, which has frameworks imported ahead."""
+"""The forkserver of workers, which has frameworks imported ahead: `python -m jupyter_elastic.worker.forkserver`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 _began = dict(os.environ)
 """The parent's environment."""
 _set: dict[str, str] = {}
-"""What was set in it while the frameworks were loaded."""
+"""Variables that were set in it while the frameworks were loaded."""
 
 
 def import_ahead(frameworks: Sequence[str]) -> None:
-    """Import what workers will need, and do once what the first of each kind is slow at."""
+    """Import what workers will need, and do ahead what would slow down the first worker of each kind."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # TensorFlow's own notes would hide what a cell prints
     plugins = plugin.installed()
     ahead = [name for framework in frameworks for kind in plugins for name in kind.preimports.get(framework, ())]
@@ -44,13 +44,13 @@ def import_ahead(frameworks: Sequence[str]) -> None:
 
 
 def prepare() -> Callable[[socket.socket], int]:
-    """Make this process a worker's; what it does with its connection."""
+    """Make this process a worker's; return the function that serves its connection."""
     worker.prepare()
     return begin
 
 
 def begin(connection: socket.socket) -> int:
-    """Take the environment of the job, whole, and be a worker of it; the exit code."""
+    """Take the job's whole environment, and be a worker of the job; return the exit code."""
     size = int.from_bytes(connection.recv(workers.SIZE, socket.MSG_WAITALL), "big")
     if size:  # else the driver is gone
         given = json.loads(connection.recv(size, socket.MSG_WAITALL))

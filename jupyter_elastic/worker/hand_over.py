@@ -1,8 +1,8 @@
-"""What a worker that comes to a session in the middle of a cell gets of its variables: written by rank 0, read by it.
+"""Hands variables of a session over to a worker that joins in the middle of a cell: rank 0 writes them to a file.
 
-Rank 0 writes it as a cell begins, so that a newcomer can run the cell from its top as the others have: the variables
-that `training.share` has named, and all modules, functions and classes of the session's namespace. Knows that namespace
-and the job's folder; must not know the driver.
+Rank 0 writes the file as a cell begins, so that a joining worker can run the cell from its top as the others have: the
+variables that `training.share` has named, and all modules, functions and classes of the session's namespace. Knows that
+namespace and the job's folder; must not know the driver.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from jupyter_elastic.training.run import run
 from jupyter_elastic.training.share import names as shared
 
 FILE = "session-names.pickle"
-"""In the job's folder."""
+"""Name of the file in the job's folder."""
 _LOOP = re.compile(r"\brun\b|\belastic\b|\bfit\b")
 """Words by which a cell's text may come to an elastic loop."""
 
 
 def write(folder: Path, namespace: dict[str, Any], source: str, reads: Iterable[str]) -> str:
-    """Write what a newcomer needs for a cell with this text, which reads these names.
+    """Write what a joining worker needs for a cell with this text, which reads these names.
 
-    Why there is nothing, as a sentence, and then none is written; empty when it is there.
+    Returns why no file is written, as a sentence; empty when it is written.
     """
     if not shared:
         return "what newcomers are to have is not named: training.share(model, optimizer, ...)"
@@ -65,7 +65,7 @@ def write(folder: Path, namespace: dict[str, Any], source: str, reads: Iterable[
 
 
 def read(folder: Path, namespace: dict[str, Any]) -> None:
-    """Fill the namespace that a newcomer begins with; its functions read their names in it."""
+    """Fill the namespace that a joining worker begins with; its functions read their names in it."""
     with (folder / FILE).open("rb") as file:
         content = load_names(file, namespace)  # by rank 0 of the same session
     namespace.update(content["names"])
@@ -100,7 +100,7 @@ def _travels(value: Any, namespace: dict[str, Any]) -> bool:
 
 
 class _Pickler(code_by_value.Pickler):
-    """Takes functions of the namespace without what they read in it: the newcomer's own is there."""
+    """Pickles functions of the namespace without the names that they read in it: the joining worker has its own."""
 
     def __init__(self, file: io.BytesIO, namespace: dict[str, Any]) -> None:
         super().__init__(file, protocol=5)
@@ -116,9 +116,9 @@ class _Pickler(code_by_value.Pickler):
 
 
 def _follow(reads: Iterable[str], namespace: dict[str, Any], handed: Collection[str]) -> tuple[list[str], bool]:
-    """Names of the namespace that are read and not handed over; and whether an elastic function is among what is read.
+    """Return the names that are read but not handed over, and True if an elastic function is among all names read.
 
-    What functions and classes of the session read counts too.
+    Names that functions and classes of the session read count too.
     """
     lacks: list[str] = []
     seen: set[str] = set()
@@ -145,7 +145,7 @@ def _is_code(value: Any) -> bool:
 
 
 def _codes(value: Any, namespace: dict[str, Any]) -> Iterator[types.CodeType]:
-    """The code of a function or class of the session, or of an instance of such a class."""
+    """Yield the code of a function or class of the session, or of an instance of such a class."""
     value = getattr(value, "__func__", value)
     if isinstance(value, types.FunctionType):
         wrapped = getattr(value, "__wrapped__", None)

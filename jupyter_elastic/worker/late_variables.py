@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from jupyter_elastic.jobfiles.framework_variables import readers
 
 _SETTERS = {os.__file__, "<frozen os>", "<frozen _collections_abc>"}
-"""Files whose functions set a variable for whoever calls them."""
+"""Files whose functions set a variable for their caller."""
 _warned: set[str] = set()
 _labels: Mapping[str, str] = {}
 
 
 def watch(labels: Mapping[str, str]) -> None:
-    """Check every variable that is set in this process from now on. `labels`: what people call the cells' files.
+    """Check every variable that is set in this process from now on. `labels`: displayed names of the cells' files.
 
     It wraps `os.putenv`, which `os.environ` calls: an audit hook would be called for every import and file too.
     """
@@ -49,7 +49,7 @@ def _look(name: str, value: str) -> None:
 
 
 def _by_the_cell() -> bool:
-    """Whether the notebook's own code sets the variable, and not a library."""
+    """Return True if the notebook's own code sets the variable, and not a library."""
     frame = sys._getframe(3)
     while frame.f_back is not None and frame.f_code.co_filename in _SETTERS:
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""The end of a worker, as it is after `python`: what the cell left open is finalized, flushed and closed.
+"""Ends a worker as `python` ends: everything that the cell left open is finalized, flushed and closed.
 
 The interpreter's own end is not awaited: frameworks that were loaded before the fork may hang or crash in it. Knows the
 interpreter; must not know the driver.
@@ -24,7 +24,7 @@ from jupyter_elastic.worker.display_recorder import recorder
 from jupyter_elastic.worker.stacks import INSTALLED, is_library
 
 LIMIT_S, LAST_S = 5.0, 1.0
-"""So long may the end of a cell's objects take, and closing its files after that."""
+"""Seconds that the end of a cell's objects may take, and that closing its files may take after that."""
 _CLOSES = frozenset({"zipfile", "tempfile", "shelve", "dbm"})
 """Modules with objects that are no files and write at their end, by `__del__`."""
 
@@ -35,7 +35,7 @@ _before: frozenset[str] = frozenset()
 
 
 def install() -> None:
-    """Let this process end as said above, whenever Python ends it."""
+    """Let this process end as described above, whenever Python ends it."""
     global _process, _before
     _process, _before = os.getpid(), frozenset(sys.modules)
     # What the cell registers is called before, for it comes later; what the forkserver has registered is not called,
@@ -48,7 +48,7 @@ def install() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process now with what Python does at its end, but that threads are not waited for."""
+    """End this process now as Python would, but without waiting for threads."""
     global _code
     _code = code
     if os.getpid() == _process:
@@ -59,7 +59,7 @@ def leave(code: int) -> NoReturn:
 
 
 def _finish() -> NoReturn:
-    """All that comes after the functions of `atexit`."""
+    """Do all that comes after the functions of `atexit`, and exit."""
     if os.getpid() == _process:  # else a child of the cell's, which has copies of what is open
         # `atexit` holds what it has called.
         for step in (_limit, recorder.flush, atexit._clear, _finalize, lambda: ctypes.CDLL(None).fflush(None)):
@@ -73,7 +73,7 @@ def _finish() -> NoReturn:
 
 @functools.cache
 def _limit() -> None:
-    """Have the process end when the limit is over, whatever it does then; no signal but SIGKILL ends it before."""
+    """End the process after the limit, whatever it does then; no signal but SIGKILL ends it before."""
 
     def over(_: int, frame: types.FrameType | None) -> NoReturn:
         where = f", in {frame.f_code.co_name}, line {frame.f_lineno}" if frame is not None else ""
@@ -92,7 +92,7 @@ def _limit() -> None:
 
 
 def _finalize() -> None:
-    """Let go of the names of the cell and of its own modules, as Python does, and close what is open after that."""
+    """Drop the names of the cell and of its own modules, as Python does, and close what is open after that."""
     held = _open_files()  # a cycle would be collected with the file closed before what is to be written to it
     own = {
         name
@@ -139,7 +139,7 @@ def _writes(one: Any) -> bool:
 
 
 def _depth(file: Any) -> int:
-    """Its place in the order of closing: of files that write to each other the outer one comes first."""
+    """Return the file's position in the order of closing: a file that writes to another one comes before it."""
     if isinstance(file, io.TextIOBase):
         return 0
     return 3 if isinstance(file, io.FileIO) else 2 if isinstance(file, io.BufferedWriter | io.BufferedRandom) else 1

@@ -1,4 +1,4 @@
-"""A session's worker between two cells: it listens for the next one, and ends when none comes.
+"""Suspends a session's worker between two cells: it listens for the next cell, and ends when none comes.
 
 Knows the session's folder and this process's signals; must not know cells.
 """
@@ -28,13 +28,13 @@ from jupyter_elastic.types import SlotId
 from jupyter_elastic.types.errors import NotAllowed
 
 WARN = 2.0
-"""A session's cells say that it may end while less than so many times that memory is to be had."""
+"""Factor of `least_free`: with less free memory than that, a session's cells warn that the session may end."""
 LOOK_S = 5.0
-"""How often a parked worker looks whether memory is short, or another rank has ended."""
+"""Seconds between two checks by a suspended worker if memory is short, or another rank has ended."""
 
 
 class Parking:
-    """The place of one worker in its session's folder. `taken_up` is called when a cell has come, before it knows."""
+    """One worker's listener in its session's folder. `taken_up` is called when a driver connects, before the answer."""
 
     def __init__(self, folder: Path, seat: int, taken_up: Callable[[], None]) -> None:
         self.folder = SessionFolder(folder.name, folder.parent)
@@ -49,11 +49,11 @@ class Parking:
         self.folder.write_member(seat, self._me)
 
     def wait(self, slot: SlotId = "", pinned: str = "") -> socket.socket | str:
-        """The next cell's connection; or why none will come, as when a SIGTERM ends the session.
+        """Return the next cell's connection; or why none will come, as when a SIGTERM ends the session.
 
         Args:
-            slot: On whose device it has what is parked.
-            pinned: Why the session keeps that slot meanwhile; empty: it doesn't.
+            slot: The slot on whose device the parked memory was.
+            pinned: Why the session retains that slot meanwhile; empty: it doesn't.
         """
         try:
             with _until_sigterm():
@@ -91,12 +91,12 @@ class Parking:
 
     @property
     def pin_s(self) -> float:
-        """How long the session may keep slots whose devices its memory can't leave; 0: not at all."""
+        """Maximum seconds that the session retains slots whose devices its memory can't leave; 0: not at all."""
         session = self.folder.read()
         return session.pin_s if session is not None else 0.0
 
     def warning(self) -> str:
-        """What is to be said at the end of a cell, where sessions may soon end for want of memory; else empty."""
+        """Return a warning for the end of a cell, if sessions may soon end for lack of memory; else empty."""
         session, memory = self.folder.read(), psutil.virtual_memory()
         if session is None or memory.available / memory.total >= WARN * session.least_free:
             return ""
@@ -106,7 +106,7 @@ class Parking:
         )
 
     def _memory_is_short(self, session: Session) -> str:
-        """Why this session is the one to end now; empty while it may stay."""
+        """Return why this session is the one to end now; empty while it may stay."""
         memory = psutil.virtual_memory()
         free = memory.available / memory.total
         if free >= session.least_free:
@@ -129,7 +129,7 @@ class Parking:
 
 
 def _of(memory: Any) -> str:
-    """What there is of the machine's memory, for a person."""
+    """Return the available and total memory of the machine as text."""
     return f"{memory.available / 1e9:.1f} of {memory.total / 1e9:.1f} GB"
 
 
@@ -139,7 +139,7 @@ class _Ended(BaseException):
 
 @contextlib.contextmanager
 def _until_sigterm() -> Iterator[None]:
-    """Raise `_Ended` at SIGTERM: a parked worker ends as after its last cell, one in a cell at once."""
+    """Raise `_Ended` at SIGTERM: a suspended worker ends as after its last cell, one in a cell at once."""
 
     def ended(*_: object) -> None:
         raise _Ended
@@ -156,7 +156,7 @@ def _until_sigterm() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _end_of(process: processes.ProcessId | None) -> Iterator[int | None]:
-    """A descriptor that is readable when the process has ended; None when there is none to wait for."""
+    """Yield a descriptor that is readable when the process has ended; None when there is none to wait for."""
     if process is None:
         yield None
         return
@@ -176,9 +176,9 @@ def _end_of(process: processes.ProcessId | None) -> Iterator[int | None]:
 
 
 class Interrupts:
-    """SIGINT raises KeyboardInterrupt in the cell only: a worker that stays must not lose its way between cells.
+    """Lets SIGINT raise KeyboardInterrupt in the cell only: a worker that stays must survive between cells.
 
-    One that comes before the cell, and after it was begun to be taken up, is raised as the cell begins.
+    A SIGINT that comes after a driver has connected, but before the cell begins, is raised as the cell begins.
     """
 
     def __init__(self) -> None:
@@ -189,12 +189,12 @@ class Interrupts:
         signal.signal(signal.SIGINT, self._handle)
 
     def forget(self) -> None:
-        """Those that came were meant for the cell before."""
+        """Forget the SIGINTs received so far: they were meant for the cell before."""
         self._allowed = self._pending = False
 
     @contextlib.contextmanager
     def allowed(self) -> Iterator[None]:
-        """While the cell runs."""
+        """Let SIGINT interrupt the code of this block, the cell."""
         self._allowed = True
         try:
             if self._pending:

@@ -1,4 +1,4 @@
-"""The worker's half of an engine: what a worker loads before it runs a cell, by the name that the driver's half gives.
+"""The worker's half of an engine: a plug-in that a worker loads before it runs a cell, named by the driver's half.
 
 An engine whose workers don't know each other needs none.
 """
@@ -19,26 +19,27 @@ from jupyter_elastic.worker.channel import DriverChannel, WorkerSession
 
 @dataclass(frozen=True)
 class Host:
-    """What a worker lends its plug-in."""
+    """The objects that a worker lends its plug-in."""
 
     channel: DriverChannel
     session: WorkerSession
     name: str
-    """The worker's, within its attempt."""
+    """The worker's name within its attempt."""
     follow: Callable[..., None]
-    """Called with rank and size of each group that is joined, and this host's `HostPlace` (left out: the only one),
-    before it forms: output, environment and names follow."""
+    """Called before a joined group forms, with its rank and size, and this host's `HostPlace` if there are several
+    hosts: moves output, environment and names to the new rank.
+    """
     expect: Callable[[int, int], None]
-    """The same for a group that a newcomer will join: all but the output."""
+    """Called for a group that a worker will join: does all that `follow` does but for the output."""
     exit_removed: Callable[[], NoReturn]
-    """End this worker, which is not in the next group."""
+    """Ends this worker, which is not in the next group."""
 
 
 class WorkerPlugin(Protocol):
     """The worker's half of an engine."""
 
     groups: Groups | None
-    """What the engine offers to `training`; None: its workers form no groups."""
+    """The engine's groups for `training`; None: its workers form no groups."""
     preimports: ClassVar[Mapping[str, Sequence[str]]]
     """Modules that workers need beside a framework (`torch`, `tensorflow`), imported once, before they are forked."""
 
@@ -50,23 +51,23 @@ class WorkerPlugin(Protocol):
 
 
 class StayingPlugin(WorkerPlugin, Protocol):
-    """That of an engine whose workers can stay for a session (`WorkersEngine.sessions`)."""
+    """A plug-in of an engine whose workers can stay for a session (`WorkersEngine.sessions`)."""
 
     def stay(self) -> None:
-        """The worker will stay: called once, after `install`."""
+        """Prepare for a worker that will stay: called once, after `install`."""
         ...
 
     def end_cell(self, *, failed: bool, close: bool) -> str:
-        """A cell is over: free whoever waits for this worker, and leave the groups of the cell's job.
+        """End a cell: free the members that wait for this worker, and leave the groups of the cell's job.
 
-        `close`: those too that a cell has formed itself, for they hold memory of a device.
+        `close`: also leave groups that a cell has formed itself, for they hold memory of a device.
 
-        What it returns on rank 0 is what every rank's `rejoin` gets in the next cell; empty for nothing.
+        The value that rank 0 returns is passed to every rank's `rejoin` in the next cell; empty for nothing.
         """
         ...
 
     def next_cell(self, host: Host) -> None:
-        """Another cell is to run, of another job."""
+        """Prepare for another cell, of another job."""
         ...
 
     def rejoin(self, group: str) -> None:
@@ -75,7 +76,7 @@ class StayingPlugin(WorkerPlugin, Protocol):
 
 
 def installed() -> list[type[WorkerPlugin]]:
-    """The worker halves of all engines that can be loaded here; what is wrong with another is said where it is used."""
+    """Return the worker halves of all engines that can be loaded here; the others report why when they are used."""
     found = []
     for entries in plugins.installed(plugins.ENGINES).values():
         with contextlib.suppress(EngineError):
@@ -86,7 +87,7 @@ def installed() -> list[type[WorkerPlugin]]:
 
 
 def load(engine: str, reference: str) -> type[WorkerPlugin]:
-    """The plug-in at `reference` (`module:class`); EngineError with what to do when it can't be imported."""
+    """Return the plug-in at `reference` (`module:class`); EngineError with advice when it can't be imported."""
     module, _, name = reference.partition(":")
     try:
         found: type[WorkerPlugin] = getattr(importlib.import_module(module), name)

@@ -1,4 +1,4 @@
-"""Where what a worker prints goes: into its rank's files, or apart while it is no rank yet."""
+"""Directs a worker's output into its rank's files, or into separate ones while the worker has no rank yet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jupyter_elastic.worker.display_recorder import recorder
 
 
 class RankOutput:
-    """File descriptors 1 and 2 go to `rank.N/stdout|stderr` and follow the rank from generation to generation."""
+    """Directs descriptors 1 and 2 to `rank.N/stdout|stderr`, and follows the rank from generation to generation."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -20,12 +20,12 @@ class RankOutput:
         self._apart = ""
 
     def keep_apart(self, name: str) -> None:
-        """What this worker prints is no rank's yet."""
+        """Keep the output of this worker separate, as it has no rank yet."""
         self._apart = name
         self._write_into(newcomer_output.folder(self._folder, name))
 
     def follow(self, rank: int) -> None:
-        """From now on this worker writes into the files of `rank`; what was kept apart goes there too."""
+        """Write into the files of `rank` from now on; output that was kept separate moves there too."""
         if rank == self._rank:
             return
         self._rank = rank
@@ -35,7 +35,7 @@ class RankOutput:
             self._apart = ""
 
     def drop(self) -> None:
-        """What was kept apart was never said."""
+        """Discard the output that was kept separate."""
         if self._apart:
             newcomer_output.merge(self._folder, self._apart, None)
 

@@ -1,6 +1,6 @@
 """Seeds a worker's random generators: anew, or with `--seed` the same in every run of the job.
 
-A worker is forked from a process that has imported, and so seeded, them. Imports no framework.
+A worker is forked from a process that has imported them, and so has seeded them. Imports no framework.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def same_again(seed: int) -> None:
 
 
 def _keras(seed: int, module: types.ModuleType) -> None:  # noqa: ARG001
-    """As `keras.utils.set_random_seed` does, which would import TensorFlow whatever the backend."""
+    """Seed as `keras.utils.set_random_seed` does, which would import TensorFlow whatever the backend."""
     from keras.src.backend.common import global_state
     from keras.src.random import seed_generator
     from keras.src.utils import rng_utils

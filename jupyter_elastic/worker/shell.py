@@ -11,13 +11,13 @@ from typing import Any
 
 
 def system(command: str) -> None:
-    """`!command`; the exit status is not judged, as in IPython."""
+    """Run `!command`; its exit status is not judged, as in IPython."""
     sys.stdout.flush()
     subprocess.run(_expanded(command, _caller()), shell=True, check=False)  # noqa: S602 - the user wrote a shell line
 
 
 def getoutput(command: str) -> list[str]:
-    """`names = !command`: its lines."""
+    """Run `names = !command`, and return its output's lines."""
     done = subprocess.run(  # noqa: S602 - the user wrote a shell line
         _expanded(command, _caller()), shell=True, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
@@ -30,7 +30,7 @@ def _caller() -> dict[str, Any]:
 
 
 def _expanded(command: str, names: dict[str, Any]) -> str:
-    """`{name}` and `$name` replaced as IPython does; left alone where they name nothing of ours."""
+    """Replace `{name}` and `$name` as IPython does; leave them if they name nothing of ours."""
     if "{" not in command and "$" not in command:
         return command
     from IPython.utils.text import DollarFormatter

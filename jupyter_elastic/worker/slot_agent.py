@@ -1,4 +1,4 @@
-"""A worker has itself let to its slot's device, where a slot agent guards the machine's."""
+"""Has a worker admitted to its slot's device, if a slot agent guards the machine's devices."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from jupyter_elastic.protocol.slot_agent import ANSWERS, ASKS, SOCKET, VARIABLE,
 from jupyter_elastic.types.errors import ProtocolError
 
 ANSWER_S = 10.0
-"""How long it may take: what ran on the slot before may have to be ended first."""
+"""Seconds that the answer may take: a process that ran on the slot before may have to be ended first."""
 
 
 def enter(ask: Enter) -> str:
-    """Ask, if there is a slot agent; why it has refused, empty when it hasn't."""
+    """Send the request, if there is a slot agent; return why it has refused, empty when it hasn't."""
     path = os.environ.get(VARIABLE, SOCKET)
     if not os.path.exists(path):  # noqa: PTH110 - a path may hold what Path refuses
         return ""

@@ -1,7 +1,8 @@
-"""Describes the stack of a worker's main thread and how long it has not moved. The driver asks when a job is silent.
+"""Describes the stack of a worker's main thread, and how long it has not moved, at the driver's request.
 
-Knows Python's frames and the files of the frameworks; imports none of them and hooks into nothing. A simulated signal
-shows that the thread is still in the same call: its handler runs as soon as the main thread is back in Python.
+The driver sends that request when a job is silent. Knows Python's frames and the files of the frameworks; imports none
+of them and hooks into nothing. A simulated signal shows that the thread is still in the same call: its handler runs as
+soon as the main thread is back in Python.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ MARK = signal.SIGRTMAX - 1
 """The signal that is simulated; none is ever sent, so no system call of the cell is interrupted."""
 DUMP = signal.SIGRTMAX - 2
 """The signal that has the main thread's stack written in C, also while something there does not let go of Python's
-lock. Only a worker that does not answer is sent it."""
+lock. Only a worker that does not answer is sent it.
+"""
 MAX_FRAMES, MAX_TEXT, MAX_DUMP = 40, 300, 64 * 1024
 _DUMPED = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
 _LIBRARY = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}, str(Path(__file__).parent.parent))
@@ -47,7 +49,7 @@ _STRATEGIES = {
     "collective_all_reduce_strategy.py": "MultiWorkerMirroredStrategy",
     "parameter_server_strategy_v2.py": "ParameterServerStrategy",
 }
-"""By the file that makes it."""
+"""TensorFlow's strategies by the file that makes them."""
 
 
 class Place(NamedTuple):
@@ -59,7 +61,7 @@ class Place(NamedTuple):
 
 
 class Watch:
-    """Watches the main thread of this process. `install` is called by that thread, `look` by any other."""
+    """Watches the main thread of this process. That thread calls `install`, any other `look`."""
 
     def __init__(self) -> None:
         self._since: float | None = None
@@ -74,9 +76,9 @@ class Watch:
         faulthandler.register(DUMP, file=self.dump, all_threads=False)
 
     def look(self, labels: Mapping[str, str]) -> StackReport:
-        """Where it is, whether it waits for others there, and for how long.
+        """Return the main thread's stack, if it waits for others there, and for how long.
 
-        `labels`: how people call other cells' files.
+        `labels`: displayed names of other cells' files.
         """
         now = time.monotonic()
         if self._since is None:
@@ -91,13 +93,13 @@ class Watch:
 
 
 def describe(frame: types.FrameType | None, labels: Mapping[str, str]) -> StackReport:
-    """A stack as text, from its innermost frame; `where` is the innermost line of the cell itself."""
+    """Return a stack as text, from its innermost frame; `where` is the innermost line of the cell itself."""
     walked = traceback.walk_stack(frame) if frame is not None else ()
     return _as_text([Place(one.f_code.co_filename, line, one.f_code.co_name) for one, line in walked], labels)
 
 
 def dumped(pid: int, descriptor: int, labels: Mapping[str, str]) -> StackReport | None:
-    """The stack that `DUMP` has written in another process of this user, in the form of `describe`; None without one.
+    """Return the stack that `DUMP` has written in another process of this user, as `describe` does; None without one.
 
     The file is emptied. OSError when the process is gone.
     """
@@ -122,22 +124,22 @@ def _place(frame: Place, labels: Mapping[str, str]) -> str:
 
 
 def is_library(file: str) -> bool:
-    """Whether the code of this file is neither the cell's nor a module of its user's."""
+    """Return True if this file is neither the cell's nor a module of the user's."""
     return file.startswith(_LIBRARY) or any(part in file for part in INSTALLED)
 
 
 def _forms(frames: Sequence[Place]) -> str:
-    """The strategy that is made in these frames, if TensorFlow's runtime connects its cluster in the innermost."""
+    """Return the strategy made in these frames, if TensorFlow's runtime connects its cluster in the innermost one."""
     connects = bool(frames) and "/tensorflow/python/eager/" in frames[0].file
     made = [_STRATEGIES.get(Path(one.file).name, "") for one in frames if one.name == "__init__"] if connects else []
     return "".join(made[-1:])
 
 
 def _waits(frame: Place) -> bool:
-    """Whether this frame, below the cell's own, is in a collective.
+    """Return True if this frame, below the cell's own, is in a collective.
 
     The all-reduce of DistributedDataParallel is in the C++ of `backward`, that of Horovod in TensorFlow in an operation
-    of a graph: both only count where there is a process group.
+    of a graph: both only count if there is a process group.
     """
     if any(part in frame.file for part in _COLLECTIVE):
         return True

@@ -1,4 +1,4 @@
-"""What is said of an exception that ended a cell: whose it is, its text, its traceback without lines of ours."""
+"""Reports the exception that ended a cell: its text, and its traceback without lines of this package."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from jupyter_elastic.platform.python_path import PACKAGE
 from jupyter_elastic.types.errors import ElasticError, message_of
 
 DEATH_TOLD_S = 1.0
-"""How long a cell's SIGCHLD handler has to say which death broke a read: its pipe ends a moment before its parent is
-told."""
+"""Seconds in which a cell's SIGCHLD handler may raise which death broke a read: the pipe ends a moment before the
+signal comes.
+"""
 _OURS = str(PACKAGE) + os.sep
 
 
 def text_of(problem: BaseException, cell: str, labels: Mapping[str, str]) -> str:
-    """The traceback from the first line of `cell` on, without lines of ours, with the notebook's names of its cells.
+    """Return the traceback from the first line of `cell` on, without lines of ours, with the notebook's cell names.
 
-    Of an error of ours for which the cell has no line the message.
+    For an error of ours without a line of the cell, return its message.
     """
     formatted = traceback.TracebackException.from_exception(problem)
     left = formatted.stack and _theirs(formatted.stack, cell, labels)
@@ -48,7 +49,7 @@ def _theirs(stack: traceback.StackSummary, cell: str, labels: Mapping[str, str])
 
 
 def hear_of_children(problem: BaseException) -> None:
-    """Let the cell's SIGCHLD handler raise what it has to say of what ended the cell; after this it says nothing.
+    """Let the cell's SIGCHLD handler raise its explanation of the error that ended the cell; switch it off then.
 
     torch's DataLoader raises in that handler that a child of its was killed, at whatever line runs then: as often as
     not just after the read that this death broke, at the very call of this.
@@ -60,12 +61,12 @@ def hear_of_children(problem: BaseException) -> None:
 
 
 def hear_no_more() -> None:
-    """No such handler runs from now on, so that it breaks no report."""
+    """Switch off the SIGCHLD handler, so that it breaks no report."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def is_echo(problem: BaseException) -> bool:
-    """Whether a framework says that another rank is gone: why, that one's own end says."""
+    """Return True if a framework reports that another rank is gone: the cause is that rank's own end."""
     torch, tensorflow = sys.modules.get("torch.distributed"), sys.modules.get("tensorflow.python.framework.errors")
     kinds = [getattr(torch, name, None) for name in ("DistNetworkError", "DistStoreError")]
     kinds += [getattr(tensorflow, name, None) for name in ("UnavailableError", "AbortedError")]

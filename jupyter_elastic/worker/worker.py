@@ -1,4 +1,4 @@
-"""In each rank: restore the names, run the cell, write what it prints, what it gives and how it failed.
+"""Runs a cell in one rank: restores the names, runs the text, writes its output, results and failure.
 
 A worker of a session stays when its cell is over, and runs the session's next one in the same namespace.
 
@@ -62,11 +62,11 @@ from jupyter_elastic.worker.stacks import Watch
 FAILED = 1
 INTERRUPTED = 130
 FRAMEWORKS = frozenset({"torch", "tensorflow"})
-"""What a newcomer's parent is to have imported, where the session has."""
+"""Frameworks that a joining worker's parent must have imported, if the session has."""
 MAX_TRACEBACK = 100_000
-"""Characters that travel; the whole stands in the rank's stderr."""
+"""Maximum characters that are sent; the rank's stderr has the whole traceback."""
 END_S = 10.0
-"""How long a failed worker waits to be ended by its driver, so that its group breaks only when the driver knows why."""
+"""Seconds that a failed worker waits to be ended by its driver: its group breaks only when the driver knows why."""
 
 _NOT_SENT = re.compile(r"Can't get attribute '(\w+)' on <module '__main__'")
 
@@ -74,16 +74,16 @@ _watch = Watch()
 
 
 class Worker:
-    """One run of the cell; of a session's worker, one after the other."""
+    """One run of the cell; a session's worker runs one cell after the other."""
 
     def __init__(self, channel: DriverChannel) -> None:
         self._namespace: dict[str, Any] = {}
         atexit.register(self._let_go)
         self._owned: frozenset[str] = frozenset()
         self._cell = ""
-        """The name of the cell's own lines."""
+        """File name of the cell's own lines."""
         self._labels: dict[str, str] = {}
-        """Names of other cells' lines -> how people call them."""
+        """File names of other cells' lines -> displayed names."""
         self._plugin: plugin.WorkerPlugin | None = None
         self._prepared = False
         self._interrupts = Interrupts()
@@ -94,14 +94,14 @@ class Worker:
         self._loop = Loop(stays=self._parking is not None)
         self._autoreload = Autoreload()
         self._late = self._order.comes_late
-        """It came to a session whose other workers had variables."""
+        """True if the worker joined a session whose other workers had variables."""
         self._came_in = not (self._late or self._order.newcomer)
-        """It is one of the workers, and not only on its way."""
+        """True once the worker is a member, and not only on its way."""
         if self._parking is not None:
             self._interrupts.install()
 
     def _take(self, channel: DriverChannel) -> None:
-        """Be of the attempt that this is the channel of."""
+        """Take over the attempt of this channel."""
         order = channel.start
         self._channel = channel
         self._folder = Path(order.folder)
@@ -113,7 +113,7 @@ class Worker:
         self._order = order
 
     def live(self) -> None:
-        """Run the cell, and in a session all that follow it; comes back when no further one will come."""
+        """Run the cell, and in a session all that follow it; return when no further one will come."""
         self.run()
         while self._parking is not None:
             self._park()
@@ -121,7 +121,7 @@ class Worker:
             self.run()
 
     def _next_cell(self, parking: Parking) -> DriverChannel:
-        """The channel to the driver of the session's next cell; ends this worker when none comes."""
+        """Return the channel to the driver of the session's next cell; end this worker when none comes."""
         while True:
             found = parking.wait(self._devices.slot, self._devices.stays)
             if isinstance(found, str):
@@ -132,7 +132,7 @@ class Worker:
                 return DriverChannel(found)
 
     def _park(self) -> None:
-        """Everything of this cell is over."""
+        """End this cell's attempt, and suspend the worker."""
         assert self._parking is not None
         if not self._came_in:
             self._exit_removed()
@@ -190,7 +190,7 @@ class Worker:
                 self._parking.folder.write_group(group)
 
     def execute(self) -> None:
-        """Run the cell, and bring out what it gives."""
+        """Run the cell, and write its results."""
         if self._order.newcomer:
             self._output.keep_apart(self._order.name)
         else:
@@ -223,7 +223,7 @@ class Worker:
     # --- before the cell
 
     def _here(self, path: str, payload: Payload) -> str:
-        """A path on this host: below the folder that the cell runs in, that of this host's copy."""
+        """Return a path on this host: a path below the folder that the cell runs in becomes one in this host's copy."""
         if not self._order.copy or not Path(path).is_relative_to(payload.workdir):
             return path
         return str(Path(self._order.copy, Path(path).relative_to(payload.workdir)))
@@ -277,14 +277,14 @@ class Worker:
             after_import("pdb", _without_debugger)
 
     def _set_variables(self, payload: Payload) -> None:
-        """Those of the job and of its cell, and that its own addresses are not reached by a proxy."""
+        """Set the variables of the job and of its cell, and keep the job's own addresses from proxies."""
         of_job = dict(self._order.env)
         hosts = of_job.pop("no_proxy", "").split(",")
         os.environ.update({**of_job, **payload.env})
         os.environ.update(environment.no_proxy(os.environ, (*hosts, self._order.master, self._order.address)))
 
     def _make_main(self, payload: Payload) -> None:
-        """A `__main__` whose names are the cell's."""
+        """Make a `__main__` whose names are the cell's."""
         main = sys.modules["__main__"] = types.ModuleType("__main__")
         self._namespace = vars(main)
         if self._late:
@@ -303,7 +303,7 @@ class Worker:
             self._namespace["__file__"] = payload.filename
 
     def _prepare_again(self, payload: Payload) -> None:
-        """Before a later cell of a session: what is the job's changes, what cells have made stays."""
+        """Prepare for a later cell of a session: the job's settings change, the cells' variables stay."""
         assert payload.session is not None
         if self._order.visible:
             os.environ["CUDA_VISIBLE_DEVICES"] = self._order.visible
@@ -325,7 +325,7 @@ class Worker:
         linecache.checkcache()
 
     def _take_names(self, payload: Payload) -> None:
-        """What a cell brings along into a session: names that it lacks, or all."""
+        """Take the names that a cell sends to its session: those that the session lacks, or all."""
         assert payload.session is not None
         if not payload.session.runs_on(self._rank):
             return
@@ -335,7 +335,7 @@ class Worker:
                 self._namespace[name] = value
 
     def _hand_over(self, payload: Payload) -> None:
-        """Let the session grow in this cell, where newcomers can have what they need."""
+        """Let the session grow in this cell, if joining workers can get what they need."""
         assert payload.session is not None
         self._session.keeps_size = hand_over.write(self._folder, self._namespace, payload.source, payload.session.reads)
         if not self._session.keeps_size:
@@ -347,7 +347,7 @@ class Worker:
         )
 
     def _follow(self, rank: int, size: int, place: messages.HostPlace = messages.ONE_HOST) -> None:
-        """A new membership: files, environment and the namespace's own numbers say so."""
+        """Follow a new membership in files, environment and the namespace's own numbers."""
         if self._parking is not None and self._came_in and size < self._size and rank == 0:
             left = self._size - size
             sys.stderr.write(
@@ -360,7 +360,7 @@ class Worker:
         self._expect(rank, size)
 
     def _expect(self, rank: int, size: int) -> None:
-        """A membership that is promised: all but the files."""
+        """Prepare for a reserved membership: all but the files."""
         self._rank, self._size = rank, size
         self._session.rank = rank
         self._say_place()
@@ -413,7 +413,7 @@ class Worker:
         leave(0)
 
     def _failed(self, problem: BaseException) -> None:
-        """Say so, and leave; a session's worker stays."""
+        """Report the failure, and leave; a session's worker stays."""
         if isinstance(problem, AttributeError) and (lacks := _NOT_SENT.match(str(problem))):
             name = lacks[1]
             problem.add_note(
@@ -447,14 +447,14 @@ class Worker:
         leave(FAILED)
 
     def _late_hint(self, problem: BaseException) -> str:
-        """Why a name may be missing here only."""
+        """Return why a name may be missing on this rank only."""
         if not (self._late and isinstance(problem, NameError)):
             return ""
         return f" (rank {self._rank} came to the session in an earlier cell, with what training.share had named)"
 
 
 def _send_last_report() -> None:
-    """The report that came too soon after the one before it; the cell may never have imported `training`."""
+    """Send the report that came too soon after the one before it; the cell may never have imported `training`."""
     report = sys.modules.get("jupyter_elastic.training.report")
     if report is not None:
         report.reporter.flush()
@@ -465,7 +465,7 @@ def _without_debugger(pdb: types.ModuleType) -> None:
 
 
 def _limit_threads() -> None:
-    """Frameworks that the pool has loaded already don't read the environment any more: tell them."""
+    """Set the thread count of frameworks that are loaded already: they don't read the environment any more."""
     threads = os.environ.get("OMP_NUM_THREADS", "")
     torch = sys.modules.get("torch")
     if torch is not None and threads.isdecimal():
@@ -491,8 +491,8 @@ def prepare() -> None:
 def main(connected: socket.socket) -> int:
     """Be a worker on this end of the driver's stream; `prepare` was called.
 
-    Comes back with the exit code when the cell is through: Python is to end as after a script then, which waits for
-    threads and calls what was left with `atexit` (Horovod's shutdown is among it).
+    Returns the exit code when the cell is through: Python is to end as after a script then, which waits for threads and
+    calls what was left with `atexit` (Horovod's shutdown is among it).
     """
     try:
         Worker(DriverChannel(connected)).live()
