@@ -1,7 +1,7 @@
-"""The vocabulary: every message and record that two parts of the system exchange.
+"""Vocabulary: every message and record that two parts of the system exchange.
 
-Knows nothing else: no clock, no socket, no framework. Times are seconds since the
-epoch (`*_at`) or durations in seconds (`*_s`). All structs are frozen; what changes is a new struct.
+Knows nothing else: no clock, no socket, no framework. Times are seconds since the epoch (`*_at`) or durations in
+seconds (`*_s`). All structs are frozen; a change makes a new struct.
 """
 
 from __future__ import annotations

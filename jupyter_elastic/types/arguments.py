@@ -1,4 +1,4 @@
-"""The command lines of programs that end with a `BadRequest` as for any other bad input, and not in argparse's way."""
+"""Parse command lines with errors raised as `BadRequest`, like any other bad input, instead of argparse's exit."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from jupyter_elastic.types.errors import BadRequest
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """Raises BadRequest, with the usage, where argparse would print it and exit."""
+    """A parser that raises BadRequest, with the usage, where argparse would print it and exit."""
 
     def error(self, message: str) -> NoReturn:
-        """Refuse what was given."""
+        """Raise BadRequest for the given arguments."""
         raise BadRequest(f"{message}\n{self.format_usage().strip()}")

@@ -24,7 +24,7 @@ class Membership(Effect, frozen=True, kw_only=True):
     devices: dict[SlotId, str] = {}
     """GPU UUID by slot; empty on CPU hosts."""
     elsewhere: tuple[str, ...] = ()
-    """Hosts of these slots that are other machines than the daemon's: who knows no way there starts nothing."""
+    """Remote hosts among the hosts of these slots; a driver that has no URL for one of them starts nothing."""
 
 
 class Launch(Membership, frozen=True, kw_only=True):
@@ -32,19 +32,19 @@ class Launch(Membership, frozen=True, kw_only=True):
 
     spec: JobSpec
     lease_s: float = 0.0
-    """The term of its lease; 0: the slots are its own until the agent says otherwise."""
+    """Seconds of the attempt's lease; 0: it holds its slots until the agent reports otherwise."""
 
 
 class Rescale(Membership, frozen=True, kw_only=True):
     """Go on with exactly these slots."""
 
     draining: tuple[SlotId, ...] = ()
-    """What the attempt still owes. It reports those without a process as released at once: an earlier generation that
-    it never heard of, because this one overtook it, may have granted them."""
+    """Slots that the attempt still has to release. The agent reports those without a process as released at once: an
+    earlier generation that it never received, because this one overtook it, may have granted them."""
 
 
 SAVE_GRACE_S = 180.0
-"""How long an attempt that is preempted may take to commit to disk before its driver ends it."""
+"""Seconds that a preempted attempt may take to commit to disk before its driver ends it."""
 
 
 class Stop(Effect, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class Stop(Effect, frozen=True, kw_only=True):
 
 
 class WatchPinned(Effect, frozen=True, kw_only=True):
-    """The attempt has ended, and parked workers of its session keep these slots: report when they are gone.
+    """Report when the parked workers of an ended attempt's session are gone from these retained slots.
 
     A `Stop` for the attempt then means: end that session.
     """
@@ -63,9 +63,9 @@ class WatchPinned(Effect, frozen=True, kw_only=True):
     session: Text
     slots: tuple[SlotId, ...]
     until: float
-    """When the session ends at the latest, in seconds since the epoch; the workers see to that themselves."""
+    """Latest end of the session, in seconds since the epoch; the workers enforce it themselves."""
 
 
 AttemptOrder: TypeAlias = Launch | Rescale | Stop
-"""What an attempt's driver is told."""
+"""Orders for an attempt's driver."""
 AnyEffect: TypeAlias = AttemptOrder | WatchPinned

@@ -1,22 +1,22 @@
-"""Public exceptions. Each message says what went wrong and what to do next. Knows nothing of the rest."""
+"""Public exceptions. Each message tells what went wrong and what to do next. Knows nothing of the rest."""
 
 from __future__ import annotations
 
 
 class ElasticError(Exception):
-    """The base of all our errors. `code` is stable and travels over the wire; the message is for people."""
+    """Base of all errors of this package; `code` is stable and travels over the wire, the message is for people."""
 
     code = "error"
     titled = True
-    """Whether a notebook shows its name before the message."""
+    """True if a notebook shows the error's name before its message."""
 
     def _render_traceback_(self, *_arguments: object, **_options: object) -> list[str]:
-        """The lines that IPython shows: the message without the traceback of this package."""
+        """Return the lines that IPython shows: the message without the traceback of this package."""
         return f"{type(self).__name__}: {self}".splitlines() if self.titled else str(self).splitlines()
 
 
 class BadRequest(ElasticError):
-    """The request is refused as it stands; the message says what to change."""
+    """The request is refused as it stands; the message tells what to change."""
 
     code = "bad_request"
 
@@ -28,7 +28,7 @@ class NotFound(ElasticError):
 
 
 class NotAllowed(ElasticError):
-    """Another user's job, or a right that this user lacks; the message says whom to ask."""
+    """The job is another user's, or the user lacks a right; the message names whom to ask."""
 
     code = "not_allowed"
 
@@ -40,19 +40,19 @@ class TooMuch(ElasticError):
 
 
 class TooFast(ElasticError):
-    """More was asked in a short time than the pool allows; the message says when to ask again."""
+    """Too many requests came in a short time; the message tells when to try again."""
 
     code = "too_fast"
 
 
 class ProtocolError(ElasticError):
-    """A message that isn't ours, is too large, or of another version."""
+    """A message has another version, is too large or is not one of this protocol."""
 
     code = "protocol"
 
 
 class DaemonUnreachable(ElasticError):
-    """No daemon answers; the message says where it was looked for and how to start one."""
+    """No daemon answers; the message tells where it was searched and how to start one."""
 
     code = "unreachable"
 
@@ -64,7 +64,7 @@ class JournalError(ElasticError):
 
 
 class PackagingError(ElasticError):
-    """The cell can't be packaged: syntax error, unpicklable or huge name; the message names it and the way out."""
+    """The cell can't be packaged: syntax error, unpicklable or huge name; the message names it and the remedy."""
 
     code = "packaging"
     titled = False
@@ -77,7 +77,7 @@ class EngineError(ElasticError):
 
 
 class JobFailed(ElasticError):
-    """The job failed; the message opens with the first failing rank's traceback."""
+    """The job failed; the message begins with the first failing rank's traceback."""
 
     code = "job_failed"
     titled = False
@@ -90,7 +90,7 @@ class JobCancelled(ElasticError):
 
 
 def message_of(problem: BaseException) -> str:
-    """The message of somebody's exception, whose `__str__` may raise anything."""
+    """Return the message of a user's exception, whose `__str__` may raise anything."""
     try:
         return str(problem)
     except BaseException as another:
@@ -98,12 +98,12 @@ def message_of(problem: BaseException) -> str:
 
 
 def described(problem: BaseException) -> str:
-    """`ValueError: no row 7`: type and message of somebody's exception, in a line."""
+    """Format type and message of a user's exception in one line: `ValueError: no row 7`."""
     text = " ".join(message_of(problem).split())
     return f"{type(problem).__name__}: {text}" if text else type(problem).__name__
 
 
 def by_code(code: str, message: str) -> ElasticError:
-    """The error that travelled as `code` and `message`; of a code that isn't known here an `ElasticError`."""
+    """Return the error that was sent as `code` and `message`; an `ElasticError` if the code is unknown here."""
     kinds: list[type[ElasticError]] = ElasticError.__subclasses__()
     return next((kind for kind in kinds if kind.code == code), ElasticError)(message)

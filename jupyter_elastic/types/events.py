@@ -1,4 +1,4 @@
-"""The events that everybody folds, and the envelope in which they travel."""
+"""Events, which every part of the system folds, and the envelope in which they travel."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class JobSubmitted(EventData, frozen=True, kw_only=True):
     owner: str
     spec: JobSpec
     uid: int | None = None
-    """The owner's UNIX id; None in old journals, and for who came by a key."""
+    """UNIX id of the owner; None in old journals, and for an owner who connected by a key."""
 
 
 class AttemptEvent(EventData, frozen=True, kw_only=True):
-    """What happened to an attempt of a job."""
+    """An event of an attempt of a job."""
 
     job: JobId
     attempt: Count
@@ -59,14 +59,14 @@ class JobStarted(Allocation, frozen=True, kw_only=True):
     """Slots were leased to a new attempt of a queued job."""
 
     lease_s: float = 0.0
-    """As in `Launch`."""
+    """Seconds of the attempt's lease; see `Launch`."""
 
 
 class RescaleRequested(Allocation, frozen=True, kw_only=True):
-    """A running job is to go on with `slots`; slots that it had and are not among them drain."""
+    """A running job is to go on with `slots`; its other slots drain."""
 
     yielded: Count = 0
-    """Workers that it has given up for interactive jobs and is to have back when slots are idle."""
+    """Workers that the job has given up for interactive jobs and gets back when slots are idle."""
 
 
 class JobRunning(AttemptEvent, frozen=True, kw_only=True):
@@ -76,11 +76,11 @@ class JobRunning(AttemptEvent, frozen=True, kw_only=True):
     slots: tuple[SlotId, ...]
     pause_s: float = 0.0
     elastic: bool | None = None
-    """As in `RunningReported`."""
+    """True if the cell has come to an elastic loop; see `RunningReported`."""
 
 
 class StopRequested(AttemptEvent, frozen=True, kw_only=True):
-    """All slots of the attempt drain; `how` says whether the job ends or is queued again."""
+    """All slots of the attempt drain; `how` tells whether the job ends or is queued again."""
 
     how: Literal["cancel", "preempt", "time limit"]
     reason: Text = ""
@@ -99,39 +99,39 @@ class JobProgressed(AttemptEvent, frozen=True, kw_only=True):
 
 
 class WorkerDied(AttemptEvent, frozen=True, kw_only=True):
-    """A worker died unasked and the attempt went on."""
+    """A worker died unexpectedly and the attempt went on."""
 
     count: Count
-    """Deaths of the attempt until then; of very many not each is reported."""
+    """Deaths of the attempt so far; of very many deaths not each is reported."""
     rank: Count
     slot: SlotId
     cause: Text
     step: Step | None = None
     empty: tuple[SlotId, ...] = ()
-    """As in `DeathReported`; the job gives them back."""
+    """Slots that the job gives back; see `DeathReported`."""
     workers: Count = 0
-    """With `empty`: so many go on, until the next attempt or a `JobResized`."""
+    """Workers that go on if `empty` is set, until the next attempt or a `JobResized`."""
 
     @property
     def text(self) -> str:
-        """For people: `rank 1 was killed by SIGKILL at step 120`."""
+        """Text for people: `rank 1 was killed by SIGKILL at step 120`."""
         if self.empty:
             return f"rank {self.rank} could not join: {self.cause}; the job stays at {self.workers}"
         return f"rank {self.rank} {self.cause}" + ("" if self.step is None else f" at step {self.step}")
 
 
 class WorkerReplaced(AttemptEvent, frozen=True, kw_only=True):
-    """The slot of a worker that died has one again that takes part."""
+    """The slot of a worker that died has a new worker that takes part."""
 
     count: Count
     rank: Count
-    """Of the worker that died."""
+    """Rank of the worker that died."""
     slot: SlotId
     after_s: float
 
     @property
     def text(self) -> str:
-        """For people: `rank 1 was replaced after 0.4 s`."""
+        """Text for people: `rank 1 was replaced after 0.4 s`."""
         return f"rank {self.rank} was replaced after {self.after_s:.1f} s"
 
 
@@ -143,19 +143,19 @@ class JobRequeued(AttemptEvent, frozen=True, kw_only=True):
 
 
 class JobResized(EventData, frozen=True, kw_only=True):
-    """The job's range was changed, or what else it asked for; what is not set stays."""
+    """The job's range or other requests were changed; what is not set stays."""
 
     job: JobId
     min_slots: Count
     max_slots: Count
     by: Text = ""
-    """Who asked for it; empty in old journals."""
+    """User who asked for the change; empty in old journals."""
     sizes: tuple[int, ...] | UnsetType = UNSET
     preemptible: bool | UnsetType = UNSET
     deadline_at: float | UnsetType | None = UNSET
 
     def applied(self, spec: JobSpec) -> JobSpec:
-        """What the job asks for from now on."""
+        """Return the spec with this change applied."""
         others = {name: getattr(self, name) for name in ("sizes", "preemptible", "deadline_at")}
         changed = {name: value for name, value in others.items() if value is not UNSET}
         return replace(spec, min_slots=self.min_slots, max_slots=self.max_slots, **changed)
@@ -168,36 +168,36 @@ class JobEnded(EventData, frozen=True, kw_only=True):
     outcome: Literal["completed", "failed", "cancelled"]
     reason: Text = ""
     held: Count = 0
-    """So many slots its session keeps for its next cell, for the time that the job has asked for."""
+    """Number of slots that the job's session keeps for its next cell, for the spec's `hold_s`."""
     pinned: tuple[SlotId, ...] = ()
-    """Slots that its session keeps because its memory can't leave their devices; until `SlotsReleased`."""
+    """Slots that the session retains because its memory can't leave their devices; until `SlotsReleased`."""
     pinned_why: Text = ""
     pinned_s: float = 0.0
-    """At the latest after so long the session ends and gives them back."""
+    """Seconds after which the session ends at the latest and gives the retained slots back."""
 
 
 class HoldEnded(EventData, frozen=True, kw_only=True):
-    """The slots that the session of an ended job has kept are anybody's."""
+    """The slots that an ended job's session has kept are free for all."""
 
     job: JobId
     reason: Text = ""
-    """Who waits for slots; empty when the time was over."""
+    """The waiting job; empty if the hold's time was over."""
 
 
 class UnpinRequested(AttemptEvent, frozen=True, kw_only=True):
-    """The session of an ended job is to end, and to give back the slots that it has kept (`JobEnded.pinned`)."""
+    """The session of an ended job is to end and to give back its retained slots (`JobEnded.pinned`)."""
 
     reason: Text = ""
 
 
 class JobsForgotten(EventData, frozen=True, kw_only=True):
-    """The state no longer holds these ended jobs, nor the keys they were submitted with."""
+    """The state no longer has these ended jobs, nor the keys they were submitted with."""
 
     jobs: tuple[JobId, ...]
 
 
 class HostsChanged(EventData, frozen=True, kw_only=True):
-    """The pool's hosts are these from now on."""
+    """The pool has these hosts from now on."""
 
     hosts: tuple[Host, ...]
 
@@ -206,14 +206,14 @@ class DrainsChanged(EventData, frozen=True, kw_only=True):
     """An administrator drained or undrained slots."""
 
     target: Text = ""
-    """As in `Drain`."""
+    """Host or slot; see `Drain`."""
     drained: bool
     drains: tuple[Drain, ...]
-    """All that count from now on."""
+    """All drains from now on."""
 
 
 class PolicyUsed(EventData, frozen=True, kw_only=True):
-    """A policy decides from now on."""
+    """This policy decides from now on."""
 
     name: Name
     options: dict[str, Any] = {}
@@ -230,68 +230,68 @@ class PlanRejected(EventData, frozen=True, kw_only=True):
 
 
 class PlanAccepted(EventData, frozen=True, kw_only=True):
-    """A plan was applied; only journaled when its memo, its reasons or its turn changed."""
+    """A plan was applied; only journaled if its memo, its reasons or its turn changed."""
 
     policy: Name
     memo: Any = None
     reasons: dict[str, str] = {}
-    """Why the policy gave a job what it gave, by job id as text."""
+    """Reasons of the policy for its sizes, by job id as text."""
     turn: tuple[JobId, ...] = ()
-    """As in `Plan`."""
+    """Waiting jobs that come next; see `Plan`."""
 
 
 class AgentChanged(EventData, frozen=True, kw_only=True):
-    """The agent of `user` connected or went."""
+    """The agent of `user` connected or disconnected."""
 
     user: str
     connected: bool
     place: AgentPlace | None = None
-    """Where it is; None: where it was."""
+    """Origin of the agent; None: unchanged."""
 
 
 class SharesChanged(EventData, frozen=True, kw_only=True):
-    """What the administrator's file says of shares from now on."""
+    """The administrator's shares file has this content from now on."""
 
     weights: dict[str, float] = {}
-    """By name of user or group; 1 where nothing is said."""
+    """Weights by name of user or group; 1 if absent."""
     quotas: dict[str, Count] = {}
-    """Guaranteed slots, by name of user or group."""
+    """Guaranteed slots by name of user or group."""
     groups: dict[str, tuple[str, ...]] = {}
     """Members by group."""
 
 
 class BooksRestored(EventData, frozen=True, kw_only=True):
-    """The journal up to here came from a backup; no number is used again that was used since."""
+    """The journal up to here came from a backup; numbers that were used since are not used again."""
 
     next_job: JobId
     attempts: dict[str, Count] = {}
-    """The last attempt of unfinished jobs, by job id as text."""
+    """Last attempts of unfinished jobs, by job id as text."""
 
 
 class AsksRefused(EventData, frozen=True, kw_only=True):
-    """The daemon refused a user's asks of one kind for one kind of reason."""
+    """The daemon refused a user's requests of one kind for one kind of reason."""
 
     user: str
     ask: Text
-    """What was asked, by the name of the message; empty: of many kinds."""
+    """Name of the refused message; empty: several kinds."""
     code: Text
-    """Of the error (`types.errors`)."""
+    """Code of the error (`types.errors`)."""
     count: Count
-    """How many since the last such event."""
+    """Refusals since the last such event."""
     message: Text
-    """What the last one was told."""
+    """Message of the last refusal."""
     about: JobId | None = None
-    """The job that the last one was about."""
+    """Job that the last refused request was about."""
 
 
 class KeyRegistered(EventData, frozen=True, kw_only=True):
-    """A key may connect until its term ends; one that was registered before has these rights and this term now."""
+    """A key may connect until its term ends; a key registered before now has these rights and this term."""
 
     key: PublicKey
     user: Name
     rights: tuple[Right, ...] = ()
     groups: tuple[Name, ...] = ()
-    """Of whoever vouches for the user (a JupyterHub)."""
+    """Groups of the user, as a registrar (a JupyterHub) names them."""
     expires_at: float
 
 
@@ -334,7 +334,7 @@ AnyEventData: TypeAlias = (
 
 
 class Event(Record, frozen=True, kw_only=True):
-    """One line of the one event stream. `seq` has no gaps; `cause` is the id of the stimulus."""
+    """One line of the event stream. `seq` has no gaps; `cause` is the id of the stimulus."""
 
     seq: int
     at: float

@@ -1,4 +1,4 @@
-"""What screens and commands see."""
+"""Records that screens and commands show."""
 
 from __future__ import annotations
 
@@ -27,39 +27,39 @@ class JobInfo(Record, frozen=True, kw_only=True):
     preemptions: int = 0
     restarts: int = 0
     elastic: bool | None = None
-    """Whether its cell has come to an elastic loop; until then its size stays."""
+    """True once the cell has come to an elastic loop; until then the job's size stays."""
     stays: str = ""
-    """Why it doesn't grow: a worker could not join; empty where that is not so."""
+    """Reason why the job doesn't grow, as a worker could not join; empty if it may grow."""
     held: int = 0
-    """Slots that its session keeps after its end, until `held_until` unless somebody waits."""
+    """Slots that the session keeps after the job's end, until `held_until` unless another job waits."""
     held_until: float | None = None
     pinned: tuple[SlotId, ...] = ()
-    """Slots that its session keeps after its end because its memory can't leave their devices, until `pinned_until`
-    at the latest."""
+    """Slots that the session retains after the job's end because its memory can't leave their devices, until
+    `pinned_until` at the latest."""
     pinned_why: str = ""
     pinned_until: float | None = None
     uid: int | None = None
-    """The owner's UNIX id, where that is another user than who asks; -1: not known. The owner's files have it."""
+    """UNIX id of the owner of the job and its files if the requester is another user; -1: unknown."""
 
     @property
     def private(self) -> bool:
-        """Whether it is somebody else's: what is their owner's alone is left out."""
+        """True if the job is another user's, so that fields for its owner alone are left out."""
         return not self.spec.folder
 
     @property
     def note(self) -> str:
-        """The reason, and how it begins again where it was taken its slots: what a list of jobs says beside it."""
+        """Reason, and how the job begins again after it lost its slots; shown beside it in a list of jobs."""
         again = self.phase == "queued" and self.attempt and self.reason and not self.private
         how = begins_again(self.elastic, self.attempt, preempted=self.preemptions > 0) if again else ""
         return f"{self.reason}; {how}" if how else self.reason
 
 
 BOUNDARY = "training.boundary()"
-"""Where the size of a training with parameter servers can change."""
+"""Call at which the size of a training with parameter servers can change."""
 
 
 def size_stays(spec: JobSpec, workers: int, elastic: bool | None) -> str:
-    """Why a running job that asked for a range keeps its size; empty when it doesn't, or asked for one size."""
+    """Return the reason why a running job that asked for a range keeps its size; empty if there is none."""
     if elastic or (spec.min_slots, spec.min_servers) == (spec.max_slots, spec.max_servers):
         return ""
     if elastic is None:
@@ -70,10 +70,10 @@ def size_stays(spec: JobSpec, workers: int, elastic: bool | None) -> str:
 
 
 def begins_again(elastic: bool | None, attempts: int, *, preempted: bool, step: int | None = None) -> str:
-    """How a job begins that was taken its slots.
+    """Describe how a job begins again after it lost its slots.
 
-    `elastic`: whether its cell had come to an elastic loop, the only one to commit, in the last of so many attempts. It
-    commits when it is preempted too, then at `step`.
+    `elastic`: the cell had come to an elastic loop, without which nothing is committed, in the last of `attempts`
+    attempts. Such a cell commits when it is preempted too, then at `step`.
     """
     if elastic:
         return "goes on from its last commit" if step is None or not preempted else f"goes on from step {step:,}"
@@ -92,33 +92,32 @@ class SlotInfo(Record, frozen=True, kw_only=True):
     owner: str = ""
     device: str = ""
     reason: str = ""
-    """Why it is out, or who else uses it."""
+    """Reason why the slot is out, or its other users."""
     attempt: int | None = None
     uid: int | None = None
-    """The UNIX id of the owner; None: the owner has come by a key."""
+    """UNIX id of the owner; None: the owner connected by a key."""
     foreign: tuple[GpuProcess, ...] = ()
-    """Processes on it that are not of the user who has leased it."""
+    """Processes on the slot that don't belong to the user who has leased it."""
     for_servers: bool = False
-    """As in `Slot`."""
     drained: str = ""
-    """By whom it is kept from new work, and why; empty when it isn't."""
+    """Author and reason of the drain of this slot; empty if it is not drained."""
     pinned: str = ""
-    """Which session keeps it after a cell, and why; `job` is that cell. Empty when none does."""
+    """Session that retains the slot after a cell, and the reason; `job` is that cell. Empty if none does."""
 
 
 class HostInfo(Record, frozen=True, kw_only=True):
-    """What is known of another machine than the daemon's, beside its slots."""
+    """Facts about a host other than the daemon's machine, without its slots."""
 
     name: str
     reach: str
     until: float | None = None
-    """As in `Host`."""
+    """End of the host; see `Host`."""
     unreachable: str = ""
-    """Why the user who asks can't get there now; empty: nothing is known against it."""
+    """Reason why the requester can't reach the host now; empty if none is known."""
 
 
 def other_machines(hosts: Iterable[Host], user: str) -> tuple[HostInfo, ...]:
-    """Those of the hosts that are not the daemon's own machine, as they are for a user."""
+    """Return the hosts that are not the daemon's machine, as a user sees them."""
     return tuple(
         HostInfo(name=host.name, reach=host.reach, until=host.until, unreachable=host.unreachable.get(user, ""))
         for host in hosts

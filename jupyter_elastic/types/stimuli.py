@@ -1,4 +1,4 @@
-"""What the core acts on: commands of people and reports of agents and hosts."""
+"""Stimuli of the core: commands of people, and reports of agents and hosts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jupyter_elastic.types.vocabulary import (
 
 
 class Stimulus(Record, tag=True, frozen=True, kw_only=True):
-    """Something that the core acts on. `at` when, `by` whom (a user name or `daemon`), `id` what its events name."""
+    """Input of the core. `at` is its time, `by` a user name or `daemon`, `id` the cause that its events name."""
 
     at: float
     by: str
@@ -33,11 +33,11 @@ class Stimulus(Record, tag=True, frozen=True, kw_only=True):
 
 
 class Submit(Stimulus, frozen=True, kw_only=True):
-    """Command: queue this job. Answered by `JobSubmitted`, or an error that says what to change."""
+    """Command: queue this job. Yields `JobSubmitted`, or an error that tells what to change."""
 
     spec: JobSpec
     uid: int | None = None
-    """The UNIX id of who asks; None for who came by a key."""
+    """UNIX id of the submitter; None for a user who connected by a key."""
 
 
 class Cancel(Stimulus, frozen=True, kw_only=True):
@@ -48,9 +48,9 @@ class Cancel(Stimulus, frozen=True, kw_only=True):
 
 
 class Resize(Stimulus, frozen=True, kw_only=True):
-    """Command: let the job hold between `min_slots` and `max_slots` from now on, or change what else it asked for.
+    """Command: let the job hold `min_slots` to `max_slots` slots from now on, or change its other requests.
 
-    What is not set stays; with `sizes` alone the range becomes theirs.
+    What is not set stays; with `sizes` alone the range follows from them.
     """
 
     job: JobId
@@ -75,20 +75,20 @@ class DrainSlots(Stimulus, frozen=True, kw_only=True):
     """Command: keep slots from new work, and let what runs there leave them."""
 
     target: Annotated[str, Meta(max_length=300)] = ""
-    """As in `Drain`."""
+    """Host or slot; see `Drain`."""
     reason: Text = ""
     grace_s: float | None = None
-    """After so long jobs that are still there are stopped and queued again; None: they run to their end."""
+    """Seconds after which jobs that are still there are stopped and requeued; None: they run to their end."""
 
 
 class UndrainSlots(Stimulus, frozen=True, kw_only=True):
-    """Command: let slots be used again that were drained under this very name."""
+    """Command: let slots be used again that were drained under exactly this name."""
 
     target: Annotated[str, Meta(max_length=300)] = ""
 
 
 class Propose(Stimulus, frozen=True, kw_only=True):
-    """A policy's plan comes back. It is checked as an untrusted one."""
+    """Plan of a policy; the core checks it as untrusted."""
 
     plan: Plan
     policy: Name
@@ -102,13 +102,13 @@ class PolicyFailed(Stimulus, frozen=True, kw_only=True):
 
 
 class HostsReported(Stimulus, frozen=True, kw_only=True):
-    """These hosts exist now; a host that is not named is lost."""
+    """The pool has these hosts now; a host that is not named is lost."""
 
     hosts: tuple[Host, ...]
 
 
 class UseShares(Stimulus, frozen=True, kw_only=True):
-    """Command: these weights, quotas and groups count from now on (`SharesChanged`)."""
+    """Command: use these weights, quotas and groups from now on (`SharesChanged`)."""
 
     weights: dict[str, float]
     quotas: dict[str, Count]
@@ -126,7 +126,7 @@ class RegisterKey(Stimulus, frozen=True, kw_only=True):
 
 
 class RevokeKey(Stimulus, frozen=True, kw_only=True):
-    """Command: let this key connect no longer. One that is not registered is no error."""
+    """Command: let this key connect no longer. An unregistered key is no error."""
 
     key: PublicKey
     reason: Text = ""
@@ -140,7 +140,7 @@ class AgentReported(Stimulus, frozen=True, kw_only=True):
 
 
 class AttemptReport(Stimulus, frozen=True, kw_only=True):
-    """What an agent reports of an attempt of a job."""
+    """A report of an agent about an attempt of a job."""
 
     job: JobId
     attempt: Count
@@ -152,9 +152,9 @@ class RunningReported(AttemptReport, frozen=True, kw_only=True):
     generation: Count
     slots: tuple[SlotId, ...]
     pause_s: float = 0.0
-    """How long the members stood still for it."""
+    """Seconds that the members stood still for it."""
     elastic: bool | None = None
-    """Whether the cell has come to an elastic loop in this attempt; None: not yet, but its text hints at one."""
+    """True if the cell has come to an elastic loop in this attempt; None: not yet, but its text may contain one."""
 
 
 class ReleaseReported(AttemptReport, frozen=True, kw_only=True):
@@ -162,18 +162,18 @@ class ReleaseReported(AttemptReport, frozen=True, kw_only=True):
 
     slots: tuple[SlotId, ...]
     generation: Count | None = None
-    """The newest generation that the engine knew when they went. A late repeat of the report then can't be taken for
-    news about a slot that the attempt got back in a later generation."""
+    """Newest generation that the engine knew when the processes ended. So a late repeat of the report can't be taken
+    for news about a slot that the attempt got back in a later generation."""
 
 
 class ProgressReported(AttemptReport, frozen=True, kw_only=True):
-    """The job reported how far it is."""
+    """The job reported its progress."""
 
     progress: Progress
 
 
 class ExitReported(AttemptReport, frozen=True, kw_only=True):
-    """The attempt is over and every process of it is gone: so says its agent, or the daemon when its lease has run out.
+    """The attempt is over and all its processes are gone, as its agent reports or the end of its lease implies.
 
     `completed` and `failed` are the cell's own end; `cancelled` and `preempted` follow a `Stop`; `lost` means that the
     attempt ended through no fault of the cell (driver killed, host gone): it is queued again.
@@ -182,58 +182,58 @@ class ExitReported(AttemptReport, frozen=True, kw_only=True):
     outcome: Literal["completed", "failed", "cancelled", "preempted", "lost"]
     reason: Text = ""
     pinned: tuple[SlotId, ...] = ()
-    """By rank the slots of the session's workers, which live on, where memory of one of them can't leave its device. A
-    `ReleaseReported` of this attempt says that they are gone."""
+    """Slots by rank of the session's workers, which live on, if memory of one of them can't leave its device. A
+    `ReleaseReported` of this attempt reports their end."""
     pinned_why: Text = ""
     pinned_s: float = 0.0
-    """So long they stay at most when no cell comes."""
+    """Maximum seconds that the session's workers stay if no cell comes."""
 
 
 class TakenForLost(ExitReported, frozen=True, kw_only=True):
-    """The daemon or an administrator takes the slots of an attempt back; no agent has said that its processes are gone.
+    """The daemon or an administrator takes an attempt's slots back although no agent reported the end of its processes.
 
     `outcome` is `lost`.
     """
 
 
 class DeathReported(AttemptReport, frozen=True, kw_only=True):
-    """A worker died and nobody had asked for it; the attempt goes on."""
+    """A worker died unexpectedly; the attempt goes on."""
 
     count: Count
-    """Of the attempt so far, this one included. Reports may be left out, so that a job whose workers die again and
-    again does not fill the journal."""
+    """Deaths of the attempt so far, this one included. Reports may be left out, so that a job whose workers die again
+    and again does not fill the journal."""
     rank: Count
     slot: SlotId
     cause: Text
-    """`was killed by SIGKILL`."""
+    """Text such as `was killed by SIGKILL`."""
     step: Step | None = None
-    """The last step that was reported before."""
+    """Last step that was reported before the death."""
     empty: tuple[SlotId, ...] = ()
-    """It was a newcomer that took no step with the others: its slot stays empty, and those of who came with it."""
+    """Slots that stay empty, of a joining worker that took no step with the others and those that came with it."""
     generation: Count = 0
-    """With `empty`: the newest that the engine knew then."""
+    """Newest generation that the engine knew, if `empty` is set."""
 
 
 class ReplacementReported(AttemptReport, frozen=True, kw_only=True):
-    """The slot of a worker that died has one again that takes part."""
+    """The slot of a worker that died has a new worker that takes part."""
 
     count: Count
-    """The number of that death."""
+    """Number of that death."""
     rank: Count
-    """Of the worker that died."""
+    """Rank of the worker that died."""
     slot: SlotId
     after_s: float
 
 
 class Forget(Stimulus, frozen=True, kw_only=True):
-    """Let go of the records of jobs that ended before `before`, and of the oldest beyond the `keep` newest ones."""
+    """Command: forget jobs that ended before `before`, and the oldest beyond the `keep` newest ended ones."""
 
     before: float
     keep: Annotated[int, Meta(ge=0)]
 
 
 class Refuse(Stimulus, frozen=True, kw_only=True):
-    """The daemon has refused asks of user `by`; the fields are those of `AsksRefused`."""
+    """The daemon has refused requests of user `by`; the fields are those of `AsksRefused`."""
 
     ask: Text
     code: Text
@@ -256,4 +256,4 @@ class Tick(Stimulus, frozen=True, kw_only=True):
 Report: TypeAlias = (
     RunningReported | ReleaseReported | ProgressReported | DeathReported | ReplacementReported | ExitReported
 )
-"""What an agent may report."""
+"""Reports that an agent may send."""

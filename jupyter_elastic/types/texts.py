@@ -1,4 +1,4 @@
-"""Texts of people that others see in a terminal: without characters that command it, or turn a line around."""
+"""Make texts of people safe to show to others in a terminal: without control characters and changes of direction."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from jupyter_elastic.types.vocabulary import GpuProcess
 FOREIGN = "in use outside the pool"
 _LOST = "host lost: "
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""What moves a cursor, begins an escape sequence or a new line, or changes the direction of writing."""
+"""Characters that move a cursor, begin an escape sequence or a new line, or change the direction of writing."""
 _NUMBER = re.compile(r"(\d+)")
 _IN_LINES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""The same, but for the new lines and tabs of a longer text."""
+"""Control characters without the new lines and tabs of a longer text."""
 _WRITTEN = {
     pattern: {code: f"\\u{code:04x}" for code in (*range(0xA0), *range(0x2028, 0x206A)) if pattern.match(chr(code))}
     for pattern in (_CONTROL, _IN_LINES)
@@ -22,19 +22,19 @@ _WRITTEN = {
 
 
 def has_control(text: str) -> bool:
-    """Whether it holds a control character."""
+    """True if the text holds a control character."""
     return _CONTROL.search(text) is not None
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    r"""The text with its control characters written out as JSON does (`\u001b`); `lines`: new lines and tabs stay."""
+    r"""Return the text with its control characters written as in JSON (`\u001b`); `lines`: new lines and tabs stay."""
     pattern = _IN_LINES if lines else _CONTROL
     return text.translate(_WRITTEN[pattern]) if pattern.search(text) else text
 
 
 @functools.lru_cache(maxsize=10_000)  # a screen sorts all slots of the pool
 def natural(name: str) -> tuple[tuple[tuple[bool, int, str], ...], ...]:
-    """Sorts hosts and slots as people do: `lab:2` before `lab:10`, `host9` before `host10`, `lab` before `lab2`."""
+    """Return a sort key for hosts and slots: `lab:2` before `lab:10`, `host9` before `host10`, `lab` before `lab2`."""
     return tuple(
         tuple(
             (not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in _NUMBER.split(word) if part
@@ -44,29 +44,29 @@ def natural(name: str) -> tuple[tuple[tuple[bool, int, str], ...], ...]:
 
 
 def in_use_by(processes: Sequence[GpuProcess]) -> str:
-    """Why a slot that nobody has leased can't be leased."""
+    """Explain why a slot that nobody has leased can't be leased."""
     return f"{FOREIGN} by {_named(processes)}"
 
 
 def also_used_by(processes: Sequence[GpuProcess]) -> str:
-    """What is wrong with a leased slot that these use too; empty when there are none."""
+    """Describe foreign use of a leased slot; empty if there are no such processes."""
     return f"also used by {_named(processes)}, who has not leased it" if processes else ""
 
 
 def pinned_by(session: str, why: str) -> str:
-    """Why a slot is kept on which no cell runs."""
+    """Explain why a session retains a slot on which no cell runs."""
     return f"kept by the session {session!r}" + (f": {why}" if why else "")
 
 
 def host_lost(slots: Sequence[str], why: str) -> str:
-    """Why a job leaves slots of a host that failed, or that its owner can't reach: `host lost: h1:0 (no route)`."""
+    """Explain why a job leaves slots of a host that failed or is out of reach: `host lost: h1:0 (no route)`."""
     return f"{_LOST}{', '.join(slots)}" + (f" ({why[:2000]})" if why else "")
 
 
 def for_others(reason: str) -> str:
-    """What others read of the reason of a job's start, resize or stop: why a host failed is its owner's alone.
+    """Return a job's reason as other users may read it: without the cause of a host's failure, which is its owner's.
 
-    It is a part of the reason, not a field of its own, as journals and notebooks of earlier versions have it so.
+    The cause is a part of the text, not a field, because journals and notebooks of earlier versions have it so.
     """
     return reason.partition(" (")[0] if reason.startswith(_LOST) else reason
 

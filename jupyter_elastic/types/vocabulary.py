@@ -1,4 +1,4 @@
-"""What all messages are made of: numbers and names with their limits, and what a pool consists of."""
+"""Basic types of all messages: numbers and names with their limits, and the parts of a pool."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ ENDED: frozenset[Phase] = frozenset({"completed", "failed", "cancelled"})
 ACTIVE: frozenset[Phase] = frozenset({"starting", "running", "rescaling", "stopping"})
 
 LOGICAL_WORKERS = "JUPYTER_ELASTIC_LOGICAL_WORKERS"
-"""The variable by which `--logical` says how many logical workers a `training.State` has that names no number."""
+"""Variable by which `--logical` sets the number of logical workers of a `training.State` that names none."""
 BALANCE = "JUPYTER_ELASTIC_BALANCE"
-"""The variable by which `--balance` says whether workers that are not equally fast get unequal shares of a batch."""
+"""Variable by which `--balance` sets whether workers of unequal speed get unequal shares of a batch."""
 BALANCES = ("auto", "none", "greedy", "lp", "ilp")
-"""What it may say: the solvers of `jupyter_elastic.balance`."""
+"""Values of `BALANCE`: the solvers of `jupyter_elastic.balance`."""
 MAX_WORKERS = "JUPYTER_ELASTIC_MAX_WORKERS"
-"""The variable that tells a worker how many workers its job may have at most; not set where nobody knows."""
+"""Variable that tells a worker the maximum number of workers of its job; not set if unknown."""
 
 Right: TypeAlias = Literal["submit", "see-all", "policy", "administer"]
-"""What a registered key may do: submit jobs and change its user's own, see all of others' jobs, switch the policy among
-the installed ones, everything."""
+"""Right of a registered key: submit jobs and change its user's own, see all jobs of others, switch the policy among the
+installed ones, do everything."""
 SCOPE = "custom:jupyter-elastic:"
-"""What a JupyterHub calls a right begins with this."""
+"""Prefix of the JupyterHub scopes that stand for rights."""
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
 PublicKey: TypeAlias = Annotated[str, Meta(min_length=40, max_length=40)]
@@ -37,14 +37,14 @@ Label: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
 Path: TypeAlias = Annotated[str, Meta(max_length=4096)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000)]
 Step: TypeAlias = Annotated[int, Meta(ge=0, le=2**53 - 1)]
-"""As large as a page's JavaScript can count: long trainings take more than a million."""
+"""Step number up to the largest that a page's JavaScript can count: long trainings take more than a million."""
 
 
 class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What all of them share: immutable, named fields, nothing unknown accepted.
+    """Base of all records: immutable, with named fields, nothing unknown accepted.
 
-    What a view holds ten thousand of is `gc=False`: among immutable things the collector can't find a cycle, and its
-    walks over them would stand in the way of submits.
+    Records that a view holds by the ten thousand have `gc=False`: among immutable things the collector can't find a
+    cycle, and its walks over them would delay submits.
     """
 
 
@@ -53,13 +53,13 @@ class GpuProcess(Record, frozen=True, kw_only=True):
 
     pid: Count
     started_at: float
-    """When it started, in seconds since the epoch: a pid is used again."""
+    """Start of the process in seconds since the epoch; needed because a pid is used again."""
     uid: Count
     user: Annotated[str, Meta(max_length=200)]
     name: Annotated[str, Meta(max_length=200)]
 
     def __str__(self) -> str:
-        """For people: `bob (python, pid 4711)`."""
+        """Format for people: `bob (python, pid 4711)`."""
         return f"{self.user} ({self.name}, pid {self.pid})"
 
 
@@ -68,13 +68,13 @@ class Slot(Record, frozen=True, kw_only=True):
 
     index: Count
     device: Text = ""
-    """The GPU's UUID; empty for CPU slots."""
+    """UUID of the GPU; empty for CPU slots."""
     out: Text = ""
-    """Why the slot can't be leased (foreign process, drained by the administrator); empty when it can."""
+    """Reason why the slot can't be leased (foreign process, drained by the administrator); empty if it can."""
     processes: tuple[GpuProcess, ...] = ()
-    """From a source of hosts: those on the GPU. In events: those of them that are not of the user who has leased it."""
+    """Processes on the GPU (from a source of hosts), or those not of the user who has leased it (in events)."""
     for_servers: bool = False
-    """Of a CPU beside GPUs: for parameter servers alone. In a pool that has such slots servers take no others."""
+    """True for a CPU slot beside GPUs for parameter servers alone; if there are such slots servers take no others."""
 
 
 class Host(Record, frozen=True, kw_only=True):
@@ -84,61 +84,61 @@ class Host(Record, frozen=True, kw_only=True):
     kind: Literal["gpu", "cpu"]
     slots: tuple[Slot, ...]
     labels: dict[Name, Text] = {}
-    """What it is, for jobs that ask for it: `gpu` is the name of its GPUs."""
+    """Labels that jobs may ask for; `gpu` is the name of the host's GPUs."""
     reach: Text = ""
-    """The way there, such as `ssh://lab2`; empty: it is the daemon's own machine."""
+    """URL of the host, such as `ssh://lab2`; empty: the daemon's own machine."""
     until: float | None = None
-    """When it goes, as an allocation that ends, in seconds since the epoch; None: nobody knows."""
+    """End of the host, as of an allocation, in seconds since the epoch; None: unknown."""
     unreachable: dict[Name, Text] = {}
-    """Users who can't get there now, and why: their jobs get no slots on it."""
+    """Reasons by user who can't reach the host now: their jobs get no slots on it."""
     local_users: bool = False
-    """Only users of the daemon's machine get there, and not who has come by a key."""
+    """True if only users of the daemon's machine can reach the host, and not users who connected by a key."""
 
     def slot_id(self, index: int) -> SlotId:
-        """The pool-wide name of slot `index`."""
+        """Return the pool-wide name of slot `index`."""
         return f"{self.name}:{index}"
 
 
 class Drain(Record, frozen=True, kw_only=True):
-    """Slots that an administrator keeps from new work; of the whole pool it is called maintenance."""
+    """Slots that an administrator keeps from new work; for the whole pool it is called maintenance."""
 
     target: Annotated[str, Meta(max_length=300)] = ""
-    """A host, or a slot of it; empty: the whole pool."""
+    """Host or slot; empty: the whole pool."""
     reason: Text = ""
     by: Text
     at: float
     due_at: float | None = None
-    """When the jobs that are still there are stopped and queued again; None: they run to their end."""
+    """Time at which jobs that are still there are stopped and requeued; None: they run to their end."""
 
     def covers(self, host: str, slot: SlotId) -> bool:
-        """Whether the slot is kept from new work by this."""
+        """True if the drain keeps the slot from new work."""
         return self.target in {"", host, slot}
 
     @property
     def text(self) -> str:
-        """For people: `drained by ada: the fan is broken`."""
+        """Text for people: `drained by ada: the fan is broken`."""
         what = "drained" if self.target else "maintenance"
         return f"{what} by {self.by}" + (f": {self.reason}" if self.reason else "")
 
 
 class Size(Record, frozen=True, gc=False):
-    """How many workers (and parameter servers) a job is given. Each takes one slot."""
+    """Number of workers and parameter servers of a job; each takes one slot."""
 
     workers: Count
     servers: Count = 0
 
     @property
     def slots(self) -> int:
-        """Slots in all."""
+        """Slots of workers and servers together."""
         return self.workers + self.servers
 
 
 MAX_HOLD_S = 600.0
-"""No session keeps slots longer in which nothing runs."""
+"""Maximum seconds that a session keeps slots on which nothing runs."""
 
 
 class JobRequest(Record, frozen=True, kw_only=True, gc=False):
-    """How many slots a person asked for, and on what terms."""
+    """Number of slots that a person asked for, and the conditions."""
 
     min_slots: Annotated[int, Meta(ge=1, le=100_000)]
     max_slots: Annotated[int, Meta(ge=1, le=100_000)]
@@ -149,76 +149,76 @@ class JobRequest(Record, frozen=True, kw_only=True, gc=False):
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     preemptible: bool = True
     interactive: bool = False
-    """Somebody waits for it: elastic jobs shrink at once to make room, and no policy pauses it. It runs for minutes."""
+    """True if a person waits for the job, which runs for minutes: elastic jobs shrink at once, no policy pauses it."""
     deadline_at: float | None = None
     max_time_s: float | None = None
-    """Running time after which the job is stopped as failed (Slurm's `--time`)."""
+    """Seconds of running time after which the job is stopped as failed (Slurm's `--time`)."""
     estimate_s: float | None = None
-    """The owner's guess of the running time at `min_slots`, for backfill."""
+    """Owner's guess of the running time at `min_slots`, in seconds, for backfill."""
     on: Annotated[dict[Label, Label], Meta(max_length=20)] = {}
-    """Labels that its hosts must have; `gpu=any` lets it mix kinds of GPU."""
+    """Labels that the job's hosts must have; `gpu=any` allows mixed kinds of GPU."""
     hold_s: Annotated[float, Meta(ge=0, le=MAX_HOLD_S)] = 0.0
-    """So long after the end of a session's cell its slots are kept for the next one, unless somebody waits."""
+    """Seconds that a session's slots are kept for its next cell after a cell, unless another job waits."""
     begins: Annotated[int, Meta(ge=0, le=100_000)] = 0
-    """It starts with exactly so many slots, whatever its range: its session has so many workers. 0: with any of it."""
+    """Exact number of slots to start with, whatever the range: the session's workers. 0: any in the range."""
 
     @property
     def slot_numbers(self) -> str:
-        """For people: `2`, `1 to 4`, `1 or 2 or 4`."""
+        """Text for people: `2`, `1 to 4`, `1 or 2 or 4`."""
         whole = str(self.max_slots) if self.min_slots == self.max_slots else f"{self.min_slots} to {self.max_slots}"
         return " or ".join(map(str, self.sizes)) or whole
 
     @property
     def most_workers(self) -> int:
-        """The largest number of workers that it may get."""
+        """Maximum number of workers that the job may get."""
         return max((size for size in self.sizes if size <= self.max_slots), default=self.max_slots)
 
 
 class JobSpec(JobRequest, frozen=True, kw_only=True, gc=False):
-    """What a person asked for. The daemon never opens `folder`; only the owner's agent does."""
+    """A job as a person submitted it. The daemon never opens `folder`; only the owner's agent does."""
 
     name: Name
     folder: Path
     """Absolute path of the job's folder, written by its owner before the submit: payload, logs, results, commits."""
     python: Path
-    """The interpreter that runs the workers: the kernel's own."""
+    """Interpreter that runs the workers: the kernel's own."""
     engine: Name = "horovod"
     engine_reason: Annotated[str, Meta(max_length=200)] = ""
-    """Why it has that engine; empty when it was asked for."""
+    """Reason why the job has that engine; empty if it was requested."""
     group: Annotated[str, Meta(max_length=200)] = ""
     notebook: Path = ""
     cell: Annotated[str, Meta(max_length=200)] = ""
     session: Annotated[str, Meta(max_length=32)] = ""
-    """Its owner's session, of which one cell runs at a time, in the order of their submits; empty: none."""
+    """Owner's session, which runs one cell at a time in the order of their submits; empty: none."""
     host: Annotated[str, Meta(max_length=200)] = ""
-    """The one where it can run, as its session's workers are there: it waits for slots there. Empty, or no host of the
-    pool's: anywhere."""
+    """Host where the job can run and waits for slots, because its session's workers are there. Empty, or no host of the
+    pool: anywhere."""
     one_host: bool = False
-    """Its workers find each other on one host only, whichever that is."""
+    """True if the workers find each other on one host only, whichever that is."""
     prefers: Annotated[tuple[Annotated[str, Meta(max_length=300)], ...], Meta(max_length=1024)] = ()
-    """Slots that it is given before others that are free on their host, in this order: where its session was."""
+    """Slots, in order, that the job gets before other free slots of their host: those that its session last used."""
 
 
 class AgentPlace(Record, frozen=True, kw_only=True):
-    """Where an agent is: two agents of one place see the same files and the same processes."""
+    """Origin of an agent: two agents with the same `place` see the same files and the same processes."""
 
     place: Annotated[str, Meta(max_length=200)]
     home: Annotated[str, Meta(max_length=200)] = ""
-    """Names the state folder: whoever has the same one sees the jobs' folders, and whether a driver holds its lock."""
+    """Name of the state folder: agents with the same one see the jobs' folders, and if a driver holds its lock."""
     description: Annotated[str, Meta(max_length=500)] = field(default="", name="words")
-    """For people. Journals call it `words`."""
+    """Text for people. Journals call it `words`."""
 
 
 MAX_METRICS = 100
-"""In one report."""
+"""Maximum number of metrics in one report."""
 MetricName: TypeAlias = Annotated[str, Meta(max_length=200)]
 
 
 class Progress(Record, frozen=True, kw_only=True):
-    """What rank 0 last said of its training. Counters never go back except after a rollback to a commit."""
+    """Latest training progress reported by rank 0. Counters never go back except after a rollback to a commit."""
 
     training: Count = 1
-    """Its number within the cell: each begins with counters of its own."""
+    """Number of the training within the cell; each training has counters of its own."""
     step: Step | None = None
     epoch: float | None = None
     epochs: float | None = None
@@ -228,7 +228,7 @@ class Progress(Record, frozen=True, kw_only=True):
     samples_per_s: float | None = None
     world_size: Count | None = None
     noise_scale: float | None = None
-    """Gradient noise scale in samples (McCandlish et al. 2018), where the job reports it."""
+    """Gradient noise scale in samples (McCandlish et al. 2018), if the job reports it."""
     metrics: dict[MetricName, float] = {}
     not_finite: tuple[MetricName, ...] = ()
-    """Metrics that are NaN or infinite now; in an event they are named here and left out of `metrics`."""
+    """Names of metrics that are NaN or infinite now; an event leaves them out of `metrics`."""
