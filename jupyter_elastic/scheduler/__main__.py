@@ -1,4 +1,4 @@
-"""Starts the daemon of a pool: `python -m jupyter_elastic.scheduler`, or `jupyter elastic daemon`.
+"""Start the daemon of a pool: `python -m jupyter_elastic.scheduler`, or `jupyter elastic daemon`.
 
 Knows options, signals and files; the rest is `daemon`. Exit codes: 0 stopped, 1 failed, 2 wrong options, 3 another
 daemon already serves this pool.
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM, SIGINT or a `Shutdown`; the exit code."""
+    """Serve until SIGTERM, SIGINT or a `Shutdown`; return the exit code."""
     given = vars(_parser().parse_args(arguments))
     config = given.pop("config", "")
     log_format: logs.Format = given.get("log_format", "text")
@@ -77,7 +77,7 @@ def _log(log_format: logs.Format, *, foreground: bool) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """The command line; what is not given is not in its result (defaults: `Options`)."""
+    """Make the parser; options that are not given are absent from its result (defaults: `Options`)."""
     parser = argparse.ArgumentParser(
         prog="jupyter elastic daemon", description="Serve a pool.", argument_default=argparse.SUPPRESS
     )
@@ -178,7 +178,7 @@ def _limits(options: Options) -> Limits:
 
 
 def _check_is_found(options: Options) -> None:
-    """BadRequest when nobody would find this daemon, because the machine has another."""
+    """Raise BadRequest if no client would find this daemon because the machine has another."""
     choice = endpoints.choose()
     if choice.endpoint.startswith("ipc://") and not options.socket and not os.environ.get(paths.DIR_VARIABLE):
         raise BadRequest(
@@ -188,7 +188,7 @@ def _check_is_found(options: Options) -> None:
 
 
 def _group(name: str) -> int:
-    """The number of a UNIX group that this process may give a file to; BadRequest says what to do."""
+    """Return the number of a UNIX group that this process may give a file to; BadRequest tells what to do."""
     try:
         number = grp.getgrnam(name).gr_gid
     except KeyError:
@@ -202,7 +202,7 @@ def _group(name: str) -> int:
 
 
 def _curve(table: Path, *, required: bool) -> Curve:
-    """The daemon's key pair, made once and kept, and the table of those who may connect, which may be `required`."""
+    """Return the daemon's key pair, made once and kept, and the table of keys, which may be `required`."""
     try:
         table.read_bytes()
     except OSError as problem:
@@ -239,7 +239,7 @@ async def _serve(settings: Settings) -> None:
 
 
 def _announce(daemon: Daemon) -> None:
-    """Say in `daemon.json` where we are; for remote clients a file that the administrator hands out."""
+    """Write our address to `daemon.json`, and that for remote clients to a file that the administrator passes on."""
     settings = daemon.settings
     pid, started = processes.this_process()
     found = endpoints.Endpoint(endpoint=daemon.endpoints[0], pid=pid, start_time=started, package=__version__)

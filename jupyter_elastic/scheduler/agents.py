@@ -1,6 +1,6 @@
-"""Which peer is the agent of which user, and the orders that go to it.
+"""Track which peer is the agent of which user, and send orders to agents.
 
-Knows peers and orders; whether a newcomer may succeed another agent is decided by `core.agents`.
+Knows peers and orders; `core.agents` decides if a new agent may succeed another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jupyter_elastic.types import ACTIVE, AgentReported, AnyEffect, Cancel, Rele
 from jupyter_elastic.types.errors import BadRequest, NotAllowed, ProtocolError
 
 SILENCE_S = 12.0
-"""An agent that has said nothing for so long is gone (it says something every 3 s)."""
+"""Seconds without a message after which an agent counts as gone (an agent sends one every 3 s)."""
 
 MAY_RUN = "something of it may still run"
 
@@ -29,29 +29,29 @@ log = logging.getLogger(__name__)
 
 
 class Agents:
-    """The connected agents."""
+    """Connected agents."""
 
     def __init__(self, store: StateStore, transport: Transport, monotonic: Callable[[], float]) -> None:
-        """Those that the journal names have `SILENCE_S` to come back."""
+        """Give the agents that the journal names `SILENCE_S` to come back."""
         self._store = store
         self._transport = transport
         self._monotonic = monotonic
         self._peers: dict[str, Peer] = {}
         limit = monotonic() + SILENCE_S
         self._awaited = {user: limit for user, connected in store.core.state.agents.items() if connected}
-        """Users whose agent was connected before our restart, and until when it may come back."""
+        """Time until which agents that were connected before our restart may come back, by user."""
         self._greeted: set[Peer] = set()
-        """Agents that are to get all orders that are open."""
+        """Agents that are to get all outstanding orders."""
         self.leases = Leases(monotonic)
         self.failed_hosts: dict[str, dict[str, wire.FailedHost]] = {}
-        """By user and host, as their agents said last."""
+        """Failed hosts by user and host, as the users' agents last reported them."""
 
     def __len__(self) -> int:
-        """How many are connected."""
+        """Number of connected agents."""
         return len(self._peers)
 
     def greet(self, peer: Peer, hello: wire.Hello) -> None:
-        """Make the peer its user's agent; NotAllowed when another one is and must stay so."""
+        """Make the peer its user's agent; NotAllowed if another agent is and must stay so."""
         state = self._store.core.state
         problem = objection(state, peer.user, hello.place, alone=hello.alone, take_over=hello.take_over)
         if problem:
@@ -65,24 +65,24 @@ class Agents:
         self._report(peer.user, peer)
 
     def expect(self, user: str) -> None:
-        """Jobs of a user whose agent was never seen wait for it, as for one that is gone."""
+        """Let jobs of a user whose agent was never seen wait for the agent, as for one that is gone."""
         if user not in self._store.core.state.agents:
             self._report(user, None)
 
     def renew(self, peer: Peer, attempts: Iterable[AttemptId]) -> tuple[AttemptId, ...]:
-        """Renew the leases of an agent's attempts; those that still hold slots. ProtocolError from anybody else."""
+        """Renew the leases of an agent's attempts; return those that still hold slots. ProtocolError if no agent."""
         self.check_agent(peer)
         return self.leases.renew(self._store.core.state, peer.user, attempts)
 
     def check_agent(self, peer: Peer) -> None:
-        """ProtocolError unless the peer is its user's agent: what it says stays true, and it says it again then."""
+        """Raise ProtocolError unless the peer is its user's agent, which repeats its report once it is that again."""
         if peer.role != "agent":
             raise ProtocolError("only the user's agent may say that; say Hello with role agent first")
 
     def end_leases(self) -> None:
         """End the attempts whose lease has run out.
 
-        Their agent is gone (if it lives, it has to introduce itself), or has not ended what it was told to end.
+        Their agent is gone (if it lives, it has to send `Hello` again), or has not ended what it was ordered to end.
         """
         if self._store.failing is not None:
             return
@@ -99,9 +99,9 @@ class Agents:
             self._lose(job, "daemon", reason)
 
     def release(self, job: Job, by: str, reason: str, *, force: bool = False) -> None:
-        """Take a job's attempt for lost because an administrator says so.
+        """Declare a job's attempt lost for an administrator.
 
-        BadRequest while its agent can say it or its lease will, unless by `force`.
+        BadRequest while its agent can report its end, or while the end of its lease is due, unless by `force`.
         """
         if job.phase not in ACTIVE and not (force and job.pinned):
             raise BadRequest(f"job {job.job} is {job.phase} and holds no slots")
@@ -125,7 +125,7 @@ class Agents:
         self._lose(job, by, told)
 
     def _lose(self, job: Job, by: str, reason: str) -> None:
-        """Take for lost the attempt of an agent that is gone, or has not ended it, and what its session keeps."""
+        """Declare the attempt lost, with its session's retained slots, as its agent is gone or has not ended it."""
         if job.owner not in self._peers:
             self._report(job.owner, None)  # also of one that never came: its jobs wait for it now
         about: dict[str, Any] = {**self._store.stamp(by), "job": job.job, "attempt": job.attempt}
@@ -135,16 +135,16 @@ class Agents:
             self._store.report(TakenForLost(**about, outcome="lost", reason=reason))
 
     def greet_again(self) -> None:
-        """Send all of them what is open with the next commit: orders may have been lost."""
+        """Send all agents their outstanding orders with the next commit, since orders may have been lost."""
         self._greeted = set(self._peers.values())
 
     def report_all(self) -> None:
-        """Report all of them as connected: while nothing could be written that was not possible."""
+        """Report all agents as connected, which was not possible while nothing could be written."""
         for user, peer in self._peers.items():
             self._report(user, peer)
 
     def execute(self, effects: Iterable[AnyEffect]) -> None:
-        """Send orders. Who has just come gets all that is open, which the new ones are among."""
+        """Send orders. An agent that has just connected gets all outstanding ones, which include the new ones."""
         greeted, self._greeted = self._greeted, set()
         for peer in greeted:
             for effect in outstanding(self._store.core.state, peer.user):
@@ -155,7 +155,7 @@ class Agents:
                 self._order(agent, effect)
 
     def drop_silent(self) -> None:
-        """Report those as gone that have left, or were silent for too long."""
+        """Report agents as gone that have disconnected or were silent for too long."""
         now = self._monotonic()
         late = [user for user, limit in self._awaited.items() if now > limit]
         gone = [user for user, peer in self._peers.items() if peer.gone or now > peer.heard_at + SILENCE_S]

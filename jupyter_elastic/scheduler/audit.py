@@ -1,6 +1,6 @@
-"""Who decided what, and who was refused what: the events of the journal as lines that people read.
+"""Format the journal's decisions and refusals as lines that people read.
 
-`row` is pure. `AuditBook` reads the journal in a thread of its own when somebody asks. Must not know who may read what.
+`row` is pure. `AuditBook` reads the journal on demand in a thread of its own. Must not know which user may read what.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ KINDS = (
     JobSubmitted, JobStarted, RescaleRequested, StopRequested, JobRequeued, JobResized, JobEnded, PolicyUsed,
     PlanRejected, DrainsChanged, KeyRegistered, KeyRevoked, AsksRefused, BooksRestored, UnpinRequested,
 )  # fmt: skip
-"""The events that are somebody's decision."""
+"""Kinds of events that record a user's decision."""
 REASON_CHARS = 500
 MOST = 2_000
-"""Rows in one answer: what surely fits into a frame."""
+"""Rows in one answer: a number that surely fits into a frame."""
 
 
 def row(event: Event, owners: Mapping[JobId, str]) -> AuditRow:
-    """The line of an event of `KINDS`; `owners` says whose a job is."""
+    """Return the line of an event of `KINDS`; `owners` gives the owners of jobs."""
     data = event.data
     job: JobId | None = getattr(data, "job", None)
     user, reason = owners.get(job, "") if job is not None else "", getattr(data, "reason", "")
@@ -87,14 +87,14 @@ def row(event: Event, owners: Mapping[JobId, str]) -> AuditRow:
 
 
 class AuditBook:
-    """Reads the journal for whoever asks, one at a time."""
+    """Queries over the audit log, one at a time."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._reading = asyncio.Lock()
 
     async def rows(self, ask: ReadAudit, own: str | None) -> Audited:
-        """What was asked for; with `own` only what that user did or what was done to his. JournalError as `Journal`."""
+        """Return the requested rows; `own`: only those by or about that user. JournalError as `Journal`."""
         async with self._reading:
             return await asyncio.to_thread(self._read, ask, own)
 

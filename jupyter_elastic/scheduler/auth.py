@@ -1,8 +1,8 @@
-"""Who may do what. Knows names and rights; must not know sockets: who is speaking was found out by the transport.
+"""Decide which user may do what. Knows names and rights; must not know sockets: the transport identifies users.
 
-A pool has an owner, the user its daemon runs as. He, root and the names that the configuration gives are its
-administrators. On a personal pool nobody else gets in at all; on a shared one everybody may submit, see the queue, and
-do as they like with their own jobs.
+A pool has an owner, the user that its daemon runs as. The owner, root and the names in the configuration are its
+administrators. On a personal pool nobody else is admitted; on a shared one every user may submit, see the queue, and
+control their own jobs.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _PEER = re.compile(r"[^:]*:(\d{1,10}):(\d{1,10}):(\d{1,10})")
 
 
 class Guest(NamedTuple):
-    """Who came by a registered key: what the key may is what counts, not what the name may."""
+    """A user who connected by a registered key, with the rights of that key, whatever the name's rights are."""
 
     user: str
     rights: tuple[Right, ...]
 
 
 Caller: TypeAlias = str | Guest
-"""Who asks: a user by name, known by a UNIX id or from the table of keys, or a guest."""
+"""Requester: a user by name, known by a UNIX id or from the table of keys, or a guest."""
 
 
 def name_of(caller: Caller) -> str:
-    """The user's name."""
+    """Return the user's name."""
     return caller if isinstance(caller, str) else caller.user
 
 
 class Rights:
-    """The rights of one pool."""
+    """Rights of one pool."""
 
     def __init__(self, *, owner: str | None = None, admins: Iterable[str] = ()) -> None:
         self.owner = owner or user_name(os.getuid())
@@ -49,18 +49,18 @@ class Rights:
         own = {self.owner: os.getuid(), user_name(0): 0} if owner is None else {}
         ids = {name: uid_of(name) for name in admins} | own
         self.ids = {name: uid for name, uid in ids.items() if uid is not None}
-        """The UNIX ids of the administrators: whoever takes such a name later is none."""
+        """UNIX ids of the administrators: another user who takes such a name later is none."""
 
     def is_admin(self, caller: Caller) -> bool:
-        """Whether this user administers the pool."""
+        """True if this user administers the pool."""
         return self._may(caller, "administer")
 
     def sees_all(self, caller: Caller) -> bool:
-        """Whether this user sees all of others' jobs."""
+        """True if this user sees all of others' jobs."""
         return self._may(caller, "see-all")
 
     def submit(self, caller: Caller) -> None:
-        """May the caller submit jobs, and change his own? NotAllowed."""
+        """Check that the caller may submit jobs, and change their own. NotAllowed."""
         if isinstance(caller, Guest) and not self._may(caller, "submit"):
             raise NotAllowed(
                 f"the token that {caller.user} came by has no scope {SCOPE}submit: it may look only; "
@@ -68,7 +68,7 @@ class Rights:
             )
 
     def register_keys(self, caller: Caller, user: str, rights: Iterable[Right]) -> None:
-        """May the caller let keys of `user` with these rights connect? NotAllowed."""
+        """Check that the caller may let keys of `user` with these rights connect. NotAllowed."""
         if isinstance(caller, Guest) or not self.is_admin(caller):
             raise NotAllowed(f"only an administrator ({self._admins()}) on this machine may register keys of others")
         if user in self.admins and "administer" not in rights:
@@ -78,30 +78,30 @@ class Rights:
             )
 
     def change_job(self, caller: Caller, owner: str, job: JobId) -> None:
-        """May the caller cancel or resize a job of `owner`? NotAllowed."""
+        """Check that the caller may cancel or resize a job of `owner`. NotAllowed."""
         self.submit(caller)
         if name_of(caller) != owner and not self.is_admin(caller):
             raise NotAllowed(f"job {job} belongs to {owner}; ask {owner} or an administrator ({self._admins()})")
 
     def release_job(self, caller: Caller, job: JobId) -> None:
-        """May the caller say that nothing of a job runs any more? NotAllowed."""
+        """Check that the caller may declare that nothing of a job runs any more. NotAllowed."""
         if not self.is_admin(caller):
             raise NotAllowed(f"only an administrator ({self._admins()}) may release the slots of job {job}")
 
     def drain(self, caller: Caller) -> None:
-        """May the caller keep slots, or the whole pool, from new work? NotAllowed."""
+        """Check that the caller may keep slots, or the whole pool, from new work. NotAllowed."""
         if not self.is_admin(caller):
             raise NotAllowed(
                 f"only an administrator ({self._admins()}) may drain slots or put the pool into maintenance"
             )
 
     def report(self, user: str, owner: str, job: JobId) -> None:
-        """May an agent of `user` report on a job of `owner`? Only the owner's: nobody else can see its processes."""
+        """Check that an agent of `user` may report on a job of `owner`: only the owner's can see its processes."""
         if user != owner:
             raise NotAllowed(f"job {job} belongs to {owner}: only an agent of {owner} may report on it")
 
     def switch_policy(self, caller: Caller, *, source: bool) -> None:
-        """May the caller switch the policy of the whole pool, or bring one as source text? NotAllowed."""
+        """Check that the caller may switch the policy of the whole pool, or give one as source text. NotAllowed."""
         if not self._may(caller, "administer" if source else "policy"):
             what = "give it a policy as source text" if source else "switch its policy"
             raise NotAllowed(
@@ -110,17 +110,17 @@ class Rights:
             )
 
     def read_metrics(self, caller: Caller) -> None:
-        """May `caller` read the figures of the daemon, with how much each user has? NotAllowed."""
+        """Check that the caller may read the daemon's figures, which name users and their slots. NotAllowed."""
         if not self.sees_all(caller):
             raise NotAllowed(f"only an administrator ({self._admins()}) may read the metrics of this pool")
 
     def shut_down(self, caller: Caller) -> None:
-        """May the caller end the daemon? Only the one it runs as, and root; else NotAllowed."""
+        """Check that the caller may end the daemon: the user that it runs as, or root. NotAllowed."""
         if caller not in {self.owner, user_name(0)}:
             raise NotAllowed(f"this daemon runs as {self.owner}; only {self.owner} may end it")
 
     def ask_for(self, caller: Caller, spec: JobSpec, terms: Terms) -> None:
-        """May a job of the caller go before others' and refuse to be paused, as this one asks? NotAllowed.
+        """Check that the caller's job may have its priority and refuse to be paused. NotAllowed.
 
         A session's cell can't be paused; the number of sessions and `run_for` bound those.
         """
@@ -135,7 +135,7 @@ class Rights:
         )
 
     def hold(self, least: int, limits: Mapping[tuple[str, str], int]) -> None:
-        """May a job need `least` slots that counts for these limits of its owner and group? NotAllowed."""
+        """Check that a job that counts for these limits of owner and group may need `least` slots. NotAllowed."""
         for (_, name), limit in limits.items():
             if least > limit:
                 slots = "1 slot" if limit == 1 else f"{limit} slots"
@@ -145,9 +145,9 @@ class Rights:
                 )
 
     def run_for(self, caller: Caller, max_time_s: float | None, terms: Terms, *, session: bool = False) -> float | None:
-        """The time limit of a job of the caller that asks for this one; NotAllowed where it may not run so long.
+        """Return the time limit for a job of the caller that requests this one. NotAllowed if it exceeds the maximum.
 
-        A session's cell always has one, as it is never paused, unless the caller may ask for such jobs.
+        A session's cell always has a limit, as it is never paused, unless the caller may have jobs that refuse pauses.
         """
         longest = terms.max_time_s
         if session and not terms.priority:
@@ -163,7 +163,7 @@ class Rights:
         return longest if max_time_s is None else max_time_s
 
     def wait_for(self, caller: Caller, max_time_s: float | None, terms: Terms) -> float:
-        """The time limit of an interactive job of the caller that asks for this one. NotAllowed."""
+        """Return the time limit for an interactive job of the caller that requests this one. NotAllowed."""
         said = INTERACTIVE_S if terms.interactive_s is None else terms.interactive_s
         if self.is_admin(caller):
             return max_time_s or said or INTERACTIVE_S
@@ -188,16 +188,16 @@ class Rights:
 
 
 def uid_of_peer(address: str) -> int | None:
-    """The user's id in a `Peer-Address` that libzmq gives for a UNIX socket (`localhost:uid:gid:pid`); else None.
+    """Return the user's id from libzmq's `Peer-Address` of a UNIX socket (`localhost:uid:gid:pid`); else None.
 
-    libzmq asks the kernel (SO_PEERCRED) when the connection is made; the peer can't choose what stands there.
+    libzmq asks the kernel (SO_PEERCRED) when the connection is made; the peer can't choose this text.
     """
     match = _PEER.fullmatch(address)
     return int(match[1]) if match else None
 
 
 def user_name(uid: int) -> str:
-    """The name of a UNIX user now; `#uid`, which no user can be called, where there is none."""
+    """Return the present name of a UNIX user; `#uid`, which no user can be called, if there is none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
@@ -205,7 +205,7 @@ def user_name(uid: int) -> str:
 
 
 def uid_of(name: str) -> int | None:
-    """The UNIX id of this name now; None where there is no such user."""
+    """Return the present UNIX id of this name; None if there is no such user."""
     try:
         return pwd.getpwnam(name).pw_uid
     except KeyError:
@@ -213,37 +213,37 @@ def uid_of(name: str) -> int | None:
 
 
 class Keys:
-    """The CURVE public keys that may connect over TCP: those that are registered, and a table of an administrator.
+    """CURVE public keys that may connect over TCP: registered ones, and those of an administrator's table.
 
-    The table has a line `key user` each, `# ` begins a comment. It goes before what is registered, and is read again
-    when the file changes, so that a key can be added or struck off while the daemon runs. A line that is no such pair
-    costs itself and is logged.
+    A line of the table is `key user`; `# ` begins a comment. The table has precedence over registrations, and is read
+    again when the file changes, so that a key can be added or removed while the daemon runs. A malformed line is
+    skipped and logged.
     """
 
     def __init__(self, path: Path, *, required: bool = True) -> None:
-        """`required`: a table that is not there is a fault, and logged."""
+        """With `required` a missing table is an error, and logged."""
         self.path = path
         self.registered: Callable[[str], KeyRegistered | None] = lambda _key: None
-        """What is registered of a key now."""
+        """Returns the present registration of a key."""
         self._required = required
         self._stamp: tuple[int, int] | None = None
         self._users: dict[str, str] = {}
         self._problems: frozenset[str] = frozenset()
 
     def caller(self, key: str) -> Caller | None:
-        """Whose Z85 key this is; None for an unknown key. Never raises: it is asked inside a handshake."""
+        """Return the user of a Z85 key; None if unknown. Never raises: a handshake calls it."""
         self.read_again()
         user = self._users.get(key)
         found = self.registered(key) if user is None else None
         return user if found is None else Guest(found.user, found.rights)
 
     def groups(self, key: str) -> tuple[str, ...]:
-        """The groups that a registered key's user is in, as whoever vouches for him says."""
+        """Return the groups of a registered key's user, as the registrar named them."""
         found = self.registered(key)
         return () if found is None or key in self._users else found.groups
 
     def read_again(self) -> bool:
-        """Read the file if it has changed; whether it was."""
+        """Read the file if it has changed; True if it had."""
         try:
             info = self.path.stat()
             stamp = (info.st_mtime_ns, info.st_size)
@@ -268,7 +268,7 @@ class Keys:
 
 
 def parse_keys(text: str, where: str = "the table of keys") -> tuple[dict[str, str], list[str]]:
-    """Key to user, and what is wrong with each line that isn't `key user`."""
+    """Return (user by key, problems of lines that aren't `key user`)."""
     users: dict[str, str] = {}
     problems = []
     for number, line in enumerate(text.splitlines(), 1):

@@ -1,8 +1,8 @@
-"""`jupyter elastic backup` and `restore`: a copy of the journal, taken while the daemon works, and how it is put back.
+"""Back up the journal while the daemon works, and restore it: `jupyter elastic backup` and `restore`.
 
-A copy is of one moment: SQLite gives a reader the journal as it was when it began. A restored journal gets an event
-that keeps the numbers which were given since from being given again. What runs and is not in the older journal would
-hold slots that nobody knows of, so that a restore is refused while there is any.
+A copy shows one moment: SQLite gives a reader the journal as it was when the reader began. A restored journal gets an
+event so that numbers which were used since are not used again. Running jobs that are not in the older journal would
+hold slots that nobody knows of, so a restore is refused while there are any.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from jupyter_elastic.types.errors import BadRequest, ElasticError, JournalError
 
 JOURNAL = "journal.sqlite"
 JOBS_AHEAD, ATTEMPTS_AHEAD = 1_000_000, 1_000
-"""How far numbers jump where the present journal can't say which were used."""
+"""Distance by which numbers jump if the present journal can't tell which were used."""
 ENDS = ("", "-wal", "-shm")
 
 
 def backup(argv: Sequence[str] | None = None) -> int:
-    """Copy the pool's journal to a file while the daemon works. Exit code 1 when that failed."""
+    """Copy the pool's journal to a file while the daemon works. Exit code 1 if that failed."""
     parser = argparse.ArgumentParser(prog="jupyter elastic backup", description="Copy the pool's journal.")
     parser.add_argument(
         "file", type=Path, help="a new file, readable for you alone; `jupyter elastic restore` reads it"
@@ -46,7 +46,7 @@ def backup(argv: Sequence[str] | None = None) -> int:
 
 
 def restore(argv: Sequence[str] | None = None) -> int:
-    """Put a copy of the journal in the place of the pool's, while no daemon runs. Exit code 1 when that is refused."""
+    """Replace the pool's journal by a copy while no daemon runs. Exit code 1 if that is refused."""
     parser = argparse.ArgumentParser(
         prog="jupyter elastic restore", description="Put a copy of the journal back, while no daemon runs."
     )
@@ -59,7 +59,7 @@ def restore(argv: Sequence[str] | None = None) -> int:
 
 
 def copy(journal: Path, target: Path) -> str:
-    """Copy the journal as it is at this moment to a new file; what was done. BadRequest says what to do first."""
+    """Copy the journal as of this moment to a new file, and describe it. BadRequest tells what to do first."""
     if target.exists():
         raise BadRequest(f"{target} exists; give the copy another name")
     part = target.with_name(f".{target.name}.part")
@@ -88,7 +88,7 @@ def copy(journal: Path, target: Path) -> str:
 
 
 def put_back(source: Path, folder: Path, *, force: bool) -> str:
-    """Let the copy be the journal of the pool in this folder; what was done. BadRequest says what to do first."""
+    """Make the copy the journal of the pool in this folder, and describe it. BadRequest tells what to do first."""
     path = folder / JOURNAL
     _check_owner(folder)
     lock = Lock(paths.daemon_lock())
@@ -114,7 +114,7 @@ def put_back(source: Path, folder: Path, *, force: bool) -> str:
 
 
 def unknown(now: State, then: State) -> list[Job]:
-    """The jobs that run now and of which the older state does not know that they run just so."""
+    """Return the running jobs that the older state does not have in the same state."""
     return [job for job in now.active_jobs() if not _alike(job, then.jobs.get(job.job))]
 
 
@@ -123,14 +123,14 @@ def _alike(job: Job, other: Job | None) -> bool:
 
 
 def _where(job: Job) -> tuple[Any, ...]:
-    """All that says where a job's processes are, and that it is this job."""
+    """Return all that identifies a job's processes, and the job itself."""
     return job.submitted_seq, job.attempt, job.generation, job.phase == "stopping", job.slots, job.draining
 
 
 def fence(core: Core, now: State | None, at: float) -> tuple[Event, ...]:
-    """What follows for the restored state from the one that it replaces: no number is used twice, no key comes back.
+    """Adapt the restored state to the one that it replaces: no number is used twice, no key comes back.
 
-    An attempt that is not the job's last one is lost. One that has ended since stands: its agent says how it ended.
+    An attempt that is not the job's last one is lost. One that has ended since stands: its agent reports its end.
     """
     number = 0
     events: tuple[Event, ...] = ()
@@ -162,7 +162,7 @@ def fence(core: Core, now: State | None, at: float) -> tuple[Event, ...]:
 
 
 def _fence(made: Path, now: State | None, damage: str, *, force: bool) -> str:
-    """Add to the copy what `fence` says; when it was made. BadRequest while something runs that it does not know."""
+    """Add the events of `fence` to the copy, and describe its age. BadRequest while jobs run that it does not know."""
     with _opened(made) as journal:
         core, _ = read_state(journal)
         seq, at = core.state.seq, core.state.at
@@ -185,7 +185,7 @@ def _fence(made: Path, now: State | None, damage: str, *, force: bool) -> str:
 
 
 def _present(path: Path) -> tuple[State | None, str]:
-    """The state of the present journal, or why it can't be read; (None, "") in a folder where no job ever ran."""
+    """Return the present journal's state, or why it can't be read; (None, "") in a folder where no job ever ran."""
     if not path.exists():
         return None, "it is gone" if any((path.parent / "jobs").glob("*")) else ""
     try:
@@ -205,7 +205,7 @@ def _opened(path: Path) -> Iterator[Journal]:
 
 
 def _move_away(path: Path) -> Path | None:
-    """Give the present journal another name, beside which it stays until the new one has its place."""
+    """Give the present journal a second name; the first one stays until the new journal takes it."""
     if not path.exists():
         return None
     kept = path.with_name(f"{path.name}.{time.strftime('%Y%m%d-%H%M%S')}.{os.getpid()}")
@@ -229,7 +229,7 @@ def _journal() -> Path:
 
 
 def _check_owner(path: Path) -> None:
-    """BadRequest unless it is this user's: files that somebody else leaves there would keep the daemon out."""
+    """Raise BadRequest unless the path is this user's: another user's files would keep the daemon out."""
     owner = path.stat().st_uid
     if owner != os.geteuid():
         name = user_name(owner)

@@ -1,4 +1,4 @@
-"""The daemon's options, from a TOML file and the command line, which wins. Data and reading only."""
+"""Read the daemon's options from a TOML file and the command line, which has precedence. Data and reading only."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from jupyter_elastic.types.errors import BadRequest
 
 
 class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
-    """What can be said to the daemon: a key of the file is an option of the command line without its dashes.
+    """Options of the daemon: a key of the file is an option of the command line without its dashes.
 
-    `scheduler/__main__.py` says what each means.
+    `scheduler/__main__.py` explains each.
     """
 
     foreground: bool = False
@@ -48,12 +48,12 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ren
 
 
 def read_options(config: str, given: Mapping[str, Any]) -> Options:
-    """The options that are `given` by the command line; for the rest those of the file `config`, if there is one."""
+    """Merge the options `given` on the command line with those of the file `config`, if there is one."""
     return replace(_read(Path(config)) if config else Options(), **given)
 
 
 def _read(path: Path) -> Options:
-    """The options in a TOML file; BadRequest names the file, the key and what is wrong with it."""
+    """Read the options in a TOML file; BadRequest names the file, the key and what is wrong with it."""
     try:
         return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Options)
     except (OSError, UnicodeDecodeError) as problem:

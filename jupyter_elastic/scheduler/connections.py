@@ -1,10 +1,8 @@
-"""The connections to the daemon: how many each user has; those that are too many, or silent, are ended.
+"""Count the connections to the daemon by user, and end those that are too many or silent.
 
-libzmq accepts by itself, and ends the whole process when no descriptor is left. It tells of each connection through a
-queue of 1001 events, though, and accepts nothing while that queue is full: whoever ends the surplus as it reads the
-queue needs no more than that many descriptors in reserve.
-
-Knows descriptors and users; must not know frames.
+libzmq accepts by itself, and ends the whole process when no descriptor is left. It reports each connection through a
+queue of 1001 events, though, and accepts nothing while that queue is full: a reader of the queue that ends the surplus
+needs no more than that many descriptors in reserve. Knows descriptors and users; must not know frames.
 """
 
 from __future__ import annotations
@@ -23,19 +21,19 @@ import zmq
 from msgspec import Struct
 
 MOST = 10_000
-"""Connections in all; each takes libzmq some 20 kB."""
+"""Maximum number of connections; each takes libzmq some 20 kB."""
 RESERVE = 1_200
 """Descriptors that connections never take: 1001 may be open before we know of them, the others are the daemon's own."""
 ADMINS = 100
 """Connections of administrators beyond `MOST`."""
 SILENT_S = 5.0
-"""A connection on which nothing was said for so long from its beginning is ended."""
+"""Seconds after which a connection that has not sent anything is ended."""
 TOLD_S = 60.0
-"""The log tells of a user's surplus no more often."""
+"""Minimum seconds between log messages about a user's surplus."""
 LOOK_S = 0.001
-"""For so long events are read at once, before the turn of frames."""
+"""Maximum seconds of reading events at once, before frames are read."""
 NO_ID = -1
-"""What the kernel says where there is no UNIX id."""
+"""Value of the kernel for "no UNIX id"."""
 _EVENT = struct.Struct("=Hi")
 _CREDENTIALS = struct.Struct("3i")
 
@@ -46,10 +44,10 @@ class Connection(Struct, eq=False):
     """One accepted connection."""
 
     user: str | int | None
-    """The UNIX id, or by whose key it came over TCP; None: that is not known yet."""
+    """UNIX id, or owner of the key used over TCP; None: not known yet."""
     since: float
     surplus: bool = False
-    """Its user has too many; it is told so."""
+    """True if its user has too many connections; requests on it are refused with that reason."""
     heard: bool = False
     cut: bool = False
     peer: Any = None
@@ -59,10 +57,10 @@ class Connections:
     """All connections of a daemon, by descriptor.
 
     Args:
-        by_user: How many a user may have; one more is told so, and of twice as many the rest is ended at once.
-        is_admin: Whose are not limited.
-        name_of: What a UNIX id is called, as far as that is known.
-        is_barred: From whom nothing is to be heard now.
+        by_user: Maximum of a user; requests on further ones are refused, and beyond twice as many they are ended.
+        is_admin: True for users without limit.
+        name_of: Returns the name of a UNIX id, as far as known.
+        is_barred: True for users whose new connections are ended now.
         left: Called with the `peer` of a connection that has ended.
     """
 
@@ -89,15 +87,15 @@ class Connections:
         self._open: dict[int, Connection] = {}
         self._count: Counter[str | int | None] = Counter()
         self.ended = 0
-        """How many there have been that are gone."""
+        """Number of connections that have ended."""
         self._told: dict[str | int, float] = {}
-        """When the log has last told of somebody's surplus."""
+        """Time of the last log message about a user's surplus."""
 
     def __len__(self) -> int:
         return len(self._open)
 
     def watch(self, socket: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
-        """Hear of this socket's connections from now on (before it is bound); the socket that becomes readable then."""
+        """Monitor a socket, before it is bound; return the socket that becomes readable on connection events."""
         address = f"inproc://connections.{len(self._monitors)}"
         socket.monitor(address, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         monitor = self._context.socket(zmq.PAIR)
@@ -107,7 +105,7 @@ class Connections:
         return monitor
 
     def look(self) -> bool:
-        """Take in what has changed, and end what is too much. True when there may be more to read."""
+        """Process changes of connections, and end the surplus. True if there may be more to read."""
         new: dict[int, Connection] = {}
         more = False
         for monitor in self._monitors:
@@ -131,7 +129,7 @@ class Connections:
         return more
 
     def find(self, descriptor: int, user: str) -> Connection | None:
-        """The connection on which `user` has just said his first word."""
+        """Return the connection on which `user` has just sent a first frame."""
         self._read_all()
         connection = self._open.get(descriptor)
         if connection is not None:
@@ -141,21 +139,21 @@ class Connections:
         return connection
 
     def end(self, descriptor: int, peer: Any = None) -> None:
-        """Hang up on whoever has this descriptor now, and on nobody but `peer` where that is given."""
+        """End the connection that has this descriptor now; with `peer` only if it is that peer's."""
         self._read_all()
         connection = self._open.get(descriptor)
         if connection is not None and (peer is None or connection.peer is peer):
             _cut(descriptor, connection)
 
     def end_silent(self) -> None:
-        """End those that have said nothing since they came."""
+        """End connections that have sent nothing since they were accepted."""
         limit = self._monotonic() - SILENT_S
         for descriptor, connection in self._open.items():
             if not connection.heard and not connection.cut and connection.since < limit:
                 _cut(descriptor, connection)
 
     def close(self) -> threading.Thread:
-        """Read on until the context ends, so that libzmq's thread is not held up by a full queue meanwhile."""
+        """Read on until the context ends, so that a full queue does not hold up libzmq's thread meanwhile."""
         reader = threading.Thread(target=_read_out, args=(self._monitors,), name="connections")
         reader.start()
         return reader
@@ -163,7 +161,7 @@ class Connections:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _read_all(self) -> None:
-        """What is known of a descriptor may be of the connection that had it before, perhaps another user's."""
+        """Process all events: data of a descriptor may be of its previous connection, perhaps another user's."""
         while self.look():
             pass
 
@@ -204,7 +202,7 @@ class Connections:
 
 
 def raise_descriptor_limit() -> None:
-    """Let this process open as many files as it may."""
+    """Raise the limit of open files to the maximum that this process may have."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -213,13 +211,13 @@ def raise_descriptor_limit() -> None:
 
 
 def most_connections() -> int:
-    """How many connections the daemon's limit of descriptors allows."""
+    """Return the number of connections that the daemon's limit of descriptors allows."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return MOST if limit == resource.RLIM_INFINITY else max(min(limit - RESERVE, MOST), 64)
 
 
 def _user_of(descriptor: int) -> int | None:
-    """By UNIX id whose connection it is; None where the kernel can't say (TCP), or where it has gone."""
+    """Return the UNIX id of a connection's user; None if the kernel can't tell (TCP), or if it has ended."""
     with contextlib.suppress(OSError), _borrowed(descriptor) as socket:
         found = socket.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, _CREDENTIALS.size)
         uid = int(_CREDENTIALS.unpack(found)[1])
@@ -228,7 +226,7 @@ def _user_of(descriptor: int) -> int | None:
 
 
 def _cut(descriptor: int, connection: Connection) -> None:
-    """Hang up; libzmq then closes the descriptor and says so."""
+    """Shut the connection down; libzmq then closes the descriptor and reports it."""
     connection.cut = True
     with contextlib.suppress(OSError), _borrowed(descriptor) as socket:
         socket.shutdown(sockets.SHUT_RDWR)
@@ -236,7 +234,7 @@ def _cut(descriptor: int, connection: Connection) -> None:
 
 @contextlib.contextmanager
 def _borrowed(descriptor: int) -> Iterator[sockets.socket]:
-    """A connection of libzmq's. What is asked is the same for every kind, so that none is looked up."""
+    """Wrap a libzmq connection's descriptor; the family is fixed, as the calls used are the same for each kind."""
     socket = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM, fileno=descriptor)
     try:
         yield socket

@@ -1,8 +1,8 @@
-"""One pool's daemon: it wires the parts together and serves until it is told to stop. It decides nothing.
+"""Run one pool's daemon: it wires the parts together and serves until it is stopped. It decides nothing.
 
-All that came in is answered by `requests` and stepped by the state store; when there is no more at the moment, one
-commit puts the events on disk, and only then the answers go out, the subscribers get the events and the agents their
-orders. All of it runs in the loop's one thread.
+`requests` answers all frames that came in and the state store steps their stimuli; after the last one, one commit puts
+the events on disk, and only then the answers go out, the subscribers get the events and the agents their orders. All of
+it runs in the loop's one thread.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ from jupyter_elastic.types.errors import (
 )
 
 GUEST = -1
-"""No UNIX id: a name that belongs to a user of a Hub is nobody else's here."""
+"""Invalid UNIX id, for a name that belongs to a user of a Hub and so to no UNIX user."""
 SHARES_S = 1.0
-"""So often it is looked whether the file of shares has changed."""
+"""Seconds between checks of the shares file for changes."""
 
 RECORDED = frozenset({BadRequest.code, NotAllowed.code, NotFound.code, TooFast.code, TooMuch.code})
-"""Refusals that the journal keeps: what a user did, not what befell the daemon."""
+"""Codes of refusals that the journal keeps: those caused by the user, not by the daemon's own problems."""
 
 FLOODS = "floods the pool with asks and is hung up on"
 
@@ -72,10 +72,10 @@ class _Stopped(Exception):
 
 
 class Daemon:
-    """One pool: its state, its journal, its sockets."""
+    """State, journal and sockets of one pool."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
-        """Open the journal and read the state. JournalError as `Journal` says."""
+        """Open the journal and read the state. Raises JournalError as `Journal`."""
         clock = clock or Clock()
         self.settings = settings
         self.rights = settings.rights
@@ -139,7 +139,7 @@ class Daemon:
             self.store.journal.close()
 
     def stop(self) -> None:
-        """End; jobs go on."""
+        """End the daemon; jobs go on."""
         asyncio.get_running_loop().call_later(0.02, self._stopping.set)  # the answer to who asked for it goes out first
 
     async def _serve(self) -> None:
@@ -159,7 +159,7 @@ class Daemon:
             pass
 
     async def _watch_shares(self) -> None:
-        """Use the file of shares anew whenever it has changed."""
+        """Use the shares file anew whenever it has changed."""
         while (file := self.settings.shares) is not None:
             await asyncio.sleep(SHARES_S)
             if file.changed():
@@ -171,7 +171,7 @@ class Daemon:
             self.store.commit()
 
     def _note_shares(self) -> None:
-        """Have the journal say whose what is; again and again, for it may not have been writable."""
+        """Journal the entitlements; repeated, because the journal may not have been writable."""
         shares = self.shares
         members = {name: group.members for name, group in shares.groups.items()}
         stamp = self.store.stamp()
@@ -208,14 +208,14 @@ class Daemon:
         )  # fmt: skip
 
     def _id_of(self, name: str) -> int | None:
-        """The UNIX id that this name belongs to; None: to none yet."""
+        """Return the UNIX id that this name belongs to; None if to none yet."""
         state = self.store.core.state
         if any(key.user == name for key in state.registered.values()):
             return self.rights.ids.get(name, GUEST)
         return self.rights.ids.get(name, state.ids.get(name))
 
     def _registered(self, key: str) -> KeyRegistered | None:
-        """What is registered of a key, while its term lasts."""
+        """Return the registration of a key while its term lasts."""
         found = self.store.core.state.registered.get(key)
         return found if found is not None and found.expires_at > self.store.now() else None
 
@@ -224,13 +224,13 @@ class Daemon:
         return policies.SHARED_DEFAULT if shared else policies.DEFAULT
 
     def switch_policy(self, stimulus: UsePolicy, context: Context) -> None:
-        """Switch the policy if it can be made, and answer then."""
+        """Switch the policy if it can be made, and send the answer then."""
         if self.store.failing is not None:
             raise self.store.failing
         self._tasks.create_task(self._planner.switch(stimulus, context))
 
     def _admit(self, peer: Peer, frame: memoryview) -> bool:
-        """Whether the peer may ask this now; if not it is told when."""
+        """Admit a request; if the peer exceeds its rate, refuse it with the time of the next try."""
         if self.rights.is_admin(peer.caller):
             return True
         if peer.allowance is None:
@@ -251,11 +251,11 @@ class Daemon:
         return False
 
     async def demand(self, at_most: int) -> wire.AnyAnswer:
-        """How many of so many more slots the policy would give away."""
+        """Compute how many of `at_most` more slots the policy would give away."""
         return await self._planner.demand(at_most)
 
     def answer_later(self, answer: Awaitable[wire.AnyAnswer], context: Context) -> None:
-        """Answer when this is done."""
+        """Send the answer when it is ready."""
         self._tasks.create_task(self._answer_later(answer, context))
 
     async def _answer_later(self, answer: Awaitable[wire.AnyAnswer], context: Context) -> None:
@@ -265,7 +265,7 @@ class Daemon:
             self._reply(context, requests.refusal(problem, context))
 
     def metrics(self) -> wire.Metrics:
-        """All figures of this daemon."""
+        """Return all figures of this daemon."""
         store, connections = self.store, self.transport.connections
         sources = metrics.Sources(
             counted=self._counted,
@@ -289,9 +289,9 @@ class Daemon:
         self._spend(peer, began)
 
     def _spend(self, peer: Peer, began: float) -> None:
-        """Let the peer's user pay for the time since then.
+        """Charge the peer's user with the thread's time since `began`.
 
-        It is this thread's, not the clock's: that a busy machine lets the daemon wait is no doing of the user.
+        Thread time, not the clock's: waits of the daemon on a busy machine are not the user's fault.
         """
         if peer.allowance is not None:
             self._allowances.spend(_account(peer), peer.allowance, (time.thread_time() - began) / UNIT_S)
@@ -320,7 +320,7 @@ class Daemon:
             self._put(context, answer, asked, getattr(request.ask, "job", None))
 
     async def _answer_long(self) -> None:
-        """Build the long answers, one after the other, each user in turn; all else goes on between their parts."""
+        """Build the long answers one after the other, each user in turn; other work goes on between their parts."""
         while await self._any_long.wait():
             context, ask, parts = self._long.take()
             if not self._long:
@@ -339,7 +339,7 @@ class Daemon:
                 self._commit()
 
     def _put(self, context: Context, answer: wire.AnyAnswer, asked: str, about: JobId | None = None) -> None:
-        """Answer with the next commit what was `asked`."""
+        """Queue the answer to a request named `asked` for the next commit."""
         if isinstance(answer, wire.Refused):
             self._counted.refused[answer.code, asked] += 1
             self._note_refusal(context.peer, answer, asked, about)
@@ -350,7 +350,7 @@ class Daemon:
             self._refusals.add(peer.user, asked, answer.code, answer.message, about, self._clock.monotonic())
 
     def _commit(self) -> None:
-        """End of a batch: put it on disk and answer."""
+        """End a batch: put it on disk and send the answers."""
         answers, self._answers = self._answers, []
         self.store.commit(answers)
 
@@ -375,7 +375,7 @@ class Daemon:
                 self._planner.news(events[-1].seq if news else 0)
 
     def _reloaded(self, problem: JournalError | None) -> None:
-        """Orders may have been lost. If the state can't be read again, this daemon has to end."""
+        """Send all orders again, as some may have been lost; end the daemon if the state can't be read."""
         self.agents.greet_again()
         if problem is not None:
             self._fatal = problem
@@ -383,7 +383,7 @@ class Daemon:
 
 
 def _next_part(parts: requests.LongAnswer) -> wire.AnyAnswer | None:
-    """Build the next part; the answer after the last one."""
+    """Build the next part; return the answer after the last one."""
     try:
         next(parts)
     except StopIteration as done:
@@ -393,5 +393,5 @@ def _next_part(parts: requests.LongAnswer) -> wire.AnyAnswer | None:
 
 
 def _account(peer: Peer) -> str:
-    """Whose asks are counted together: an agent reports whatever its user's notebooks ask."""
+    """Return the account of a peer's requests; an agent's reports count apart from its user's notebooks."""
     return peer.user if peer.role == "client" else f"{peer.user}\0{peer.role}"

@@ -1,8 +1,8 @@
-"""What each user is entitled to at a moment, so that it can be said what was borrowed and what was lent. Pure.
+"""Compute the slots that each user is entitled to at a moment, to tell borrowed slots from lent ones. Pure.
 
-The rule is that of the policy `fair`, whatever policy decides: quotas are everybody's own, whether their owner is there
-or not; the other slots belong to those who have unfinished jobs, by weight, so that nobody who is there has less than
-another for the same weight but by a quota. Groups first, then the users of each in the same way.
+The rule is that of the policy `fair`, whatever policy decides: quotas are reserved for their owners, with or without
+jobs; users with unfinished jobs share the rest by weight, so that none has less than another for the same weight except
+through a quota. Groups come first, then the users of each in the same way.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from jupyter_elastic.types import SharesChanged
 
 _K = TypeVar("_K")
 Account: TypeAlias = tuple[str, str]
-"""A user and its group. Without group: one that stands alone. Without user: what is a group's and no member's."""
+"""(user, group). Without group: a user who has none. Without user: slots of a group and of no member."""
 
 
 def entitlements(capacity: int, present: Iterable[Account], shares: SharesChanged) -> dict[Account, float]:
-    """Slots of each account; together all slots while anybody is there, who has unfinished jobs.
+    """Return the slots of each account; together all slots while a user has unfinished jobs.
 
-    Quotas that are together more than there is count in proportion.
+    Quotas that together exceed the capacity count in proportion.
     """
     users: defaultdict[Account, list[str]] = defaultdict(list)
-    """Who is there, by what shares with others at the top: a group, or a user that stands alone."""
+    """Users with jobs, by the account that shares at the top: a group, or a user without group."""
     for user, group in present:
         users["" if group else user, group].append(user)
     weights = {top: shares.weights.get(top[1] or top[0], 1.0) for top in users}
@@ -50,9 +50,9 @@ def entitlements(capacity: int, present: Iterable[Account], shares: SharesChange
 
 
 def divided(total: float, weights: Mapping[_K, float], quotas: Mapping[_K, float]) -> dict[_K, float]:
-    """The part of each that is there (has a weight) or has a quota.
+    """Divide `total` among those that have a weight (are present) or a quota.
 
-    Each has its quota. Beyond that all who are there have as much for their weight, but those whose quota is more.
+    Each gets its quota. Beyond that all present ones get equal slots per weight, except those with a larger quota.
     """
     promised = sum(quotas.values())
     scale = min(1.0, total / promised) if promised else 1.0

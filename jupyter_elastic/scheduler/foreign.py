@@ -1,7 +1,7 @@
-"""Which processes on leased GPUs are not of the users who have leased them. Pure.
+"""Find processes on leased GPUs that are not of the users who have leased them. Pure.
 
-A process counts when it is seen at two looks in a row under the same lease: one that is just ending, or a slot that has
-just changed hands, is nobody's fault. Nothing is done to it: its user, the slot's owner and administrators are told.
+A process counts if two polls in a row see it under the same lease: one that is just ending, or a slot that has just
+changed hands, is nobody's fault. Nothing is done to it: its user, the slot's owner and administrators are informed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from jupyter_elastic.types import GpuProcess, Host, JobId, SlotId
 
 
 class Holder(NamedTuple):
-    """Who has leased a slot."""
+    """Lease of a slot."""
 
     job: JobId
     attempt: int
     uid: int | None
-    """The owner's UNIX id. None: the owner has come by a key, and any process may be the owner's."""
+    """UNIX id of the owner. None: the owner connected by a key, and any process may be the owner's."""
 
 
 Sighting: TypeAlias = tuple[SlotId, Holder, int, float]
@@ -30,15 +30,15 @@ Sighting: TypeAlias = tuple[SlotId, Holder, int, float]
 def judge(
     hosts: tuple[Host, ...], holders: Mapping[SlotId, Holder], before: frozenset[Sighting]
 ) -> tuple[tuple[Host, ...], frozenset[Sighting]]:
-    """What the pool is to know of the processes that a source has seen.
+    """Judge the processes that a source has seen.
 
     Args:
-        hosts: As the source sees them, with all processes on slots that it was told are leased.
-        holders: The leases now.
-        before: What was suspicious at the last look.
+        hosts: The source's hosts, with all processes on slots that are leased.
+        holders: The present leases.
+        before: Sightings of suspicious processes at the last poll.
 
     Returns:
-        The hosts with those processes only that are foreign; and what is suspicious now, for the next look.
+        The hosts with foreign processes only, and the present sightings, for the next poll.
     """
     suspicious: set[Sighting] = set()
 

@@ -1,9 +1,9 @@
-"""Where slots come from: NVML (one slot a GPU), CPU cores, or a file that the administrator wrote.
+"""Find the pool's slots: by NVML (one slot a GPU), CPU cores, or a file that the administrator wrote.
 
-A source is asked at the start and every few seconds in a thread of its own. It is given the slots that are held, so
-that it can tell a foreign process from one of ours: on a slot that nobody holds, every process is foreign, and the slot
-is out until it has gone. Of a held slot it names all processes, and `foreign` judges them. Knows NVML and files; must
-not know the core's state. Other sources come by entry point (`jupyter_elastic.hosts`): a class whose instances have
+A source is polled at the start and every few seconds in a thread of its own. It receives the held slots, so that it can
+tell foreign processes from the pool's: on a slot that nobody holds every process is foreign, and the slot is out until
+the process is gone. Of a held slot it names all processes, and `foreign` judges them. Knows NVML and files; must not
+know the core's state. Other sources come by entry point (`jupyter_elastic.hosts`): a class whose instances have
 `hosts(held)`.
 """
 
@@ -34,31 +34,31 @@ from jupyter_elastic.types.texts import FOREIGN, in_use_by, visible
 
 SLOTS_VARIABLE = "JUPYTER_ELASTIC_SLOTS"
 FIRST_FOR_SERVERS = 1000
-"""The index of a host's first slot for servers: the same however many GPUs, or instances of them, it has."""
+"""Index of a host's first slot for servers: the same whatever the number of GPUs, or of their instances."""
 CORES_PER_SERVER = 4
-"""A machine with GPUs has a slot for a server for so many of its cores."""
+"""Cores of a machine with GPUs for each slot for a server."""
 MOST_PROCESSES = 16
-"""So many processes of a GPU are looked at."""
+"""Maximum number of processes of a GPU that are inspected."""
 NAMED = 3
-"""So many of them say why a slot is out."""
+"""Number of processes named in the reason why a slot is out."""
 
 
 class Source(Protocol):
-    """Tells which hosts there are."""
+    """A source of the pool's hosts."""
 
     def hosts(self, held: frozenset[SlotId]) -> tuple[Host, ...]:
-        """The hosts now; `held` are the slots that jobs hold. May block for a second; may raise."""
+        """Return the present hosts; `held` are the slots that jobs hold. May block for a second; may raise."""
         ...
 
 
 class Cpu:
-    """This machine's cores, a slot each: `slots`, else `$JUPYTER_ELASTIC_SLOTS`, else as many as we may use."""
+    """This machine's cores, a slot each: `slots`, else `$JUPYTER_ELASTIC_SLOTS`, else all cores that we may use."""
 
     def __init__(self, slots: int | None = None) -> None:
         self._slots = slots if slots is not None else _slots_wanted()
 
     def hosts(self, held: frozenset[SlotId]) -> tuple[Host, ...]:  # noqa: ARG002 - cores are shared with everybody
-        """One host."""
+        """Return this machine as one host."""
         return (Host(name=host_name(), kind="cpu", slots=tuple(Slot(index=index) for index in range(self._slots))),)
 
 
@@ -76,7 +76,7 @@ class Nvml:
         self._name = host_name()
 
     def hosts(self, held: frozenset[SlotId]) -> tuple[Host, ...]:
-        """One host with a slot for each GPU."""
+        """Return one host with a slot for each GPU."""
         slots: list[Slot] = []
         labels: dict[str, str] = {}
         for number in range(self._nvml.nvmlDeviceGetCount()):
@@ -94,7 +94,7 @@ class Nvml:
         return (Host(name=self._name, kind="gpu", slots=tuple(slots), labels=labels),)
 
     def _model(self, gpu: Any) -> str:
-        """The name of a GPU; empty when NVML does not say."""
+        """Return the name of a GPU; empty if NVML does not tell."""
         try:
             name = self._nvml.nvmlDeviceGetName(gpu)
         except self._nvml.NVMLError:
@@ -102,7 +102,7 @@ class Nvml:
         return visible(name.decode(errors="replace") if isinstance(name, bytes) else str(name))[:200]
 
     def _instances(self, gpu: Any) -> list[Any]:
-        """The MIG instances of a GPU that is cut up; else the GPU itself."""
+        """Return the MIG instances of a partitioned GPU, else the GPU itself."""
         nvml = self._nvml
         try:
             current, _pending = nvml.nvmlDeviceGetMigMode(gpu)
@@ -119,7 +119,7 @@ class Nvml:
         return found
 
     def _pids(self, device: Any) -> list[int]:
-        """Of the processes that use a device; none when we may not see them."""
+        """Return the pids of the processes that use a device; none if we may not see them."""
         try:
             processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(device)
         except self._nvml.NVMLError:
@@ -128,18 +128,18 @@ class Nvml:
 
 
 class WithServers:
-    """The hosts of another source; those with GPUs have so many slots for parameter servers beside them."""
+    """Hosts of another source; a host with GPUs gets `server_slots` slots for parameter servers beside them."""
 
     def __init__(self, source: Source, server_slots: int) -> None:
         self._source, self._server_slots = source, server_slots
 
     def hosts(self, held: frozenset[SlotId]) -> tuple[Host, ...]:
-        """The other source's."""
+        """Return the other source's hosts with slots for servers."""
         return tuple(with_servers(host, self._server_slots) for host in self._source.hosts(held))
 
 
 def with_servers(host: Host, count: int) -> Host:
-    """The host with `count` slots for servers; as it is where it has some, or has no GPUs."""
+    """Return the host with `count` slots for servers; unchanged if it has some, or has no GPUs."""
     if host.kind != "gpu" or not host.slots or any(slot.for_servers for slot in host.slots):
         return host
     more = (Slot(index=FIRST_FOR_SERVERS + number, for_servers=True) for number in range(count))
@@ -147,11 +147,11 @@ def with_servers(host: Host, count: int) -> Host:
 
 
 class Static:
-    """Hosts as a JSON file says: `[{"name": "lab1", "kind": "gpu", "slots": 4}]`, or slots one by one.
+    """Hosts from a JSON file: `[{"name": "lab1", "kind": "gpu", "slots": 4}]`, or slots one by one.
 
-    `slots` is a number, or a list of `{"index": 0, "device": "GPU-…", "out": "why"}`. A host of GPUs may have
-    `"server_slots": 2` beside them, for parameter servers, or slots with `"for_servers": true`. The file is read again
-    each time, so that the administrator can take a host or a slot out.
+    `slots` is a number, or a list of `{"index": 0, "device": "GPU-…", "out": "why"}`. A host with GPUs may have
+    `"server_slots": 2` beside them, for parameter servers, or slots with `"for_servers": true`. The file is read at
+    each poll, so that the administrator can take a host or a slot out.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -159,7 +159,7 @@ class Static:
         self.hosts(frozenset())
 
     def hosts(self, held: frozenset[SlotId]) -> tuple[Host, ...]:  # noqa: ARG002 - the file is the truth
-        """What the file says; BadRequest names what is wrong with it."""
+        """Return the file's hosts; BadRequest names what is wrong with the file."""
         try:
             entries = msgspec.json.decode(self._path.read_bytes(), type=list[dict[str, Any]])
             return tuple(_host(entry) for entry in entries)
@@ -171,10 +171,10 @@ class Static:
 
 
 def source(choice: str | None = None, *, slots: int | None = None, server_slots: int | None = None) -> Source:
-    """The source of a pool: a file's path, an installed source's name, or what this machine has.
+    """Return the source of a pool: a file's path, an installed source's name, or this machine's devices.
 
-    Without a choice: GPUs where NVML finds one (unless a number of CPU slots is asked for), else CPU cores. Beside GPUs
-    are `server_slots` for parameter servers; without a number one for each four cores, if NVML has found the GPUs.
+    Without a choice: GPUs if NVML finds one (unless a number of CPU slots is given), else CPU cores. Beside GPUs are
+    `server_slots` for parameter servers; without a number one for each four cores, if NVML has found the GPUs.
     """
     found = _source(choice, slots)
     if server_slots is None and isinstance(found, Nvml):
@@ -198,9 +198,9 @@ def _source(choice: str | None, slots: int | None) -> Source:
 
 
 def all_hosts(source: Source, held: frozenset[SlotId], state: Path | None) -> tuple[Host, ...]:
-    """This machine as the source says it, and of a personal pool, with this state folder, the others in `hosts.json`.
+    """Return this machine's slots and, for a personal pool (with its state folder), other hosts in `hosts.json`.
 
-    BadRequest when the source names more than one, or the file can't be read or names this machine too.
+    BadRequest if the source names more than one machine, or the file can't be read or names this machine too.
     """
     here = one_machine(source.hosts(held))
     others: tuple[Host, ...] = ()
@@ -216,7 +216,7 @@ def all_hosts(source: Source, held: frozenset[SlotId], state: Path | None) -> tu
 
 
 def shared_pool(source: Source, held: frozenset[SlotId]) -> tuple[Host, ...]:
-    """This machine as the source says it, and the others that its administrator names for the shared pool.
+    """Return this machine's slots and the other hosts that the administrator names for the shared pool.
 
     BadRequest as for `all_hosts`.
     """
@@ -226,7 +226,7 @@ def shared_pool(source: Source, held: frozenset[SlotId]) -> tuple[Host, ...]:
 
 
 def kept_from(hosts: Iterable[Host], failed: Mapping[str, Mapping[str, FailedHost]]) -> tuple[Host, ...]:
-    """The hosts, those of a shared pool's administrator closed to users that can't reach them, until they may try.
+    """Return the hosts, those named by the administrator closed to users that can't reach them until their next try.
 
     `failed`: by user and host.
     """
@@ -262,7 +262,7 @@ def _other(host: hosts_file.HostAddress, failure: HostFailure | None) -> Host:
 
 
 def _to_come(source: HostSource, brought: Sequence[hosts_file.HostAddress], status: SourceStatus) -> tuple[Host, ...]:
-    """The slots of the hosts that the source could still bring, all out: a job may ask for so many."""
+    """Return the slots of hosts that the source could still bring, all out, so that a job may request that many."""
     count = min((source.max_hosts - len(brought)) * source.slots, 10_000)
     out = hosts_on_demand.said(source, status)
     slots = tuple(Slot(index=index, out=out) for index in range(count))
@@ -270,7 +270,7 @@ def _to_come(source: HostSource, brought: Sequence[hosts_file.HostAddress], stat
 
 
 def one_machine(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
-    """The hosts, if a pool can serve them; BadRequest for more than one: workers start where their agent is."""
+    """Return the hosts if a pool can serve them; BadRequest for more than one: workers start where their agent is."""
     if len(hosts) > 1:
         names = ", ".join(host.name for host in hosts[:5]) + (", …" if len(hosts) > 5 else "")
         raise BadRequest(
@@ -302,7 +302,7 @@ def _host(entry: dict[str, Any]) -> Host:
 
 
 def gpu_process(pid: int) -> GpuProcess | None:
-    """The process that NVML calls by this pid; None when it has ended, or is of a container that we are in."""
+    """Return the process that NVML calls by this pid; None if it has ended, or is outside our container."""
     try:
         process = psutil.Process(pid)
         with process.oneshot():
@@ -318,9 +318,9 @@ def gpu_process(pid: int) -> GpuProcess | None:
 
 
 def without_own(hosts: tuple[Host, ...], held: frozenset[SlotId]) -> tuple[Host, ...]:
-    """The hosts as seen, but no slot out for a process on it that is held now.
+    """Return the hosts without the mark "out" on slots whose foreign process is on a slot that is held now.
 
-    A job may have come while the source was looking: its process is not foreign.
+    A job may have come while the source was polled: its process is not foreign.
     """
     return tuple(
         replace(

@@ -1,4 +1,4 @@
-"""Frames that have come and wait for their turn: a queue for each user, who are served one frame each in turn.
+"""Queue received frames fairly: a queue for each user, served one frame each in turn.
 
 Knows users and queues; must not know what a frame means.
 """
@@ -9,19 +9,19 @@ from collections import deque
 from typing import Generic, TypeVar
 
 MOST = 1024
-"""Frames that wait; nothing more is received then."""
+"""Frames that wait; beyond them nothing more is received."""
 MOST_BYTES = 64 * 1024 * 1024
 
 _T = TypeVar("_T")
 
 
 class Intake(Generic[_T]):
-    """What waits, by user."""
+    """A fair queue: waiting frames by user."""
 
     def __init__(self) -> None:
         self._queues: dict[str, deque[tuple[_T, int]]] = {}
         self._turns: deque[str] = deque()
-        """Users for whom something waits, the next one first."""
+        """Users with waiting frames, the next one first."""
         self._frames = self._bytes = 0
 
     def __len__(self) -> int:
@@ -29,11 +29,11 @@ class Intake(Generic[_T]):
 
     @property
     def full(self) -> bool:
-        """Whether nothing more is to be received now."""
+        """True while nothing more is to be received."""
         return self._frames >= MOST or self._bytes >= MOST_BYTES
 
     def put(self, user: str, frame: _T, length: int) -> None:
-        """Let a frame of so many bytes wait for its turn."""
+        """Queue a frame of `length` bytes."""
         queue = self._queues.get(user)
         if queue is None:
             queue = self._queues[user] = deque()
@@ -43,7 +43,7 @@ class Intake(Generic[_T]):
         self._bytes += length
 
     def take(self) -> _T:
-        """The next frame; IndexError when nothing waits."""
+        """Return the next frame; IndexError if none waits."""
         user = self._turns[0]
         queue = self._queues[user]
         frame, length = queue.popleft()

@@ -1,9 +1,8 @@
-"""The journal: every event that ever happened, in order, on disk before anybody hears of it.
+"""Store every event in order, on disk before it takes effect elsewhere.
 
-An SQLite file in WAL mode that a person can ask SQL of (`select seq, kind, body from events`). One transaction is one
+An SQLite file in WAL mode that a person can query by SQL (`select seq, kind, body from events`). One transaction is one
 batch and one fdatasync (`synchronous=FULL`). Rows are only ever added. A snapshot beside them is a cache that makes a
-long journal open fast; it may be thrown away at any time.
-
+long journal open fast; it may be deleted at any time.
 Knows SQLite and the events; must not know sockets, the clock, or what an event means. Its one thread is the daemon's.
 """
 
@@ -23,9 +22,9 @@ from jupyter_elastic.types import AnyEventData, Event, JobId
 from jupyter_elastic.types.errors import JournalError
 
 FORMAT = 1
-"""`PRAGMA user_version`. A journal of a lower number is brought up to date when it is opened (`_UPGRADES`)."""
+"""Value of `PRAGMA user_version`; a journal of a lower number is upgraded when it is opened (`_UPGRADES`)."""
 APPLICATION = 0x6A656C31
-"""`PRAGMA application_id`: "jel1"."""
+"""Value of `PRAGMA application_id`: "jel1"."""
 
 _SCHEMA = """
 create table events (
@@ -35,7 +34,7 @@ create table events (
 create table snapshots (seq integer primary key, package text not null, body blob not null, crc integer not null);
 """
 _UPGRADES: dict[int, str] = {}
-"""SQL that brings a journal from format n to n + 1."""
+"""SQL that upgrades a journal from format n to n + 1."""
 _PAGE = 1000
 
 _encoder = msgspec.json.Encoder()
@@ -44,12 +43,12 @@ _Row = tuple[int, float, str, str, str, str, int]
 
 
 class Journal:
-    """The events of one pool. Open it once: a second opener is refused."""
+    """Events of one pool. Open it once: a second opener is refused."""
 
     def __init__(self, path: Path) -> None:
         """Open the journal at `path`, or create it.
 
-        JournalError when another process has it, when it is of a newer format, or damaged; the message says what to do.
+        JournalError if another process has it, or if it is damaged or of a newer format; the message tells what to do.
         """
         self.path = path
         self._lock = Lock(path.with_name(path.name + ".lock"))
@@ -66,15 +65,15 @@ class Journal:
 
     @property
     def size(self) -> int:
-        """Bytes on disk, with those of the write-ahead log."""
+        """Bytes on disk, including the write-ahead log."""
         files = (self.path, self.path.with_name(self.path.name + "-wal"))
         return sum(file.stat().st_size for file in files if file.exists())
 
     def append(self, events: Iterable[Event]) -> None:
         """Put events on disk, all or none. When it returns they survive a power cut.
 
-        JournalError when that failed (disk full, I/O error): then the journal can be used on, and `last_seq` says what
-        is in it (after a failed sync the events may or may not be: read it again).
+        JournalError if that failed (disk full, I/O error): the journal remains usable, and `last_seq` is its last event
+        (after a failed sync the events may or may not be in it: read it again).
         """
         rows = [_row(event) for event in events]
         if not rows:
@@ -95,7 +94,7 @@ class Journal:
         self.last_seq = rows[-1][0]
 
     def probe(self) -> bool:
-        """Whether the disk takes writes now (of some 64 KiB); leaves nothing behind in the journal."""
+        """True if the disk takes writes now (of some 64 KiB); leaves nothing behind in the journal."""
         try:
             self._connection.execute("begin immediate")
             self._connection.execute("insert into snapshots values (-1, '', zeroblob(65536), 0)")
@@ -107,7 +106,7 @@ class Journal:
         return True
 
     def events(self, after: int, limit: int = _PAGE) -> list[Event]:
-        """At most `limit` events with `seq` > `after`, in order. JournalError where the file is damaged."""
+        """Return at most `limit` events with `seq` > `after`, in order. JournalError if the file is damaged."""
         try:
             rows = self._connection.execute(
                 "select seq, at, by, cause, kind, body, crc from events where seq > ? order by seq limit ?",
@@ -120,10 +119,10 @@ class Journal:
     def of_kinds(
         self, after: int, kinds: tuple[str, ...], ended_since: float | None = None
     ) -> Generator[Event, None, None]:
-        """The events of these kinds after `after`, in order, by a connection of their own: for another thread.
+        """Yield the events of these kinds after `after`, in order, by a separate connection, for another thread.
 
-        With `ended_since` only those of jobs that have ended since then, and of no job. JournalError where the file is
-        damaged.
+        With `ended_since` only events without a job, and of jobs that have ended since then. JournalError if the file
+        is damaged.
         """
         columns, marks = "seq, at, by, cause, kind, body, crc", ", ".join("?" * len(kinds))
         query, given = f"select {columns} from events where seq > ? and kind in ({marks})", (after, *kinds)  # noqa: S608
@@ -134,7 +133,7 @@ class Journal:
             yield from map(self._event, reader.execute(f"{query} order by seq", given))
 
     def before(self, at: float) -> int:
-        """The number of the last event that is older than `at`; for any thread. JournalError as `of_kinds`."""
+        """Return the number of the last event that is older than `at`; for any thread. JournalError as `of_kinds`."""
         low, high = 0, self.last_seq
         with self._reader() as reader:
             while low < high:
@@ -144,7 +143,7 @@ class Journal:
         return low
 
     def owners(self) -> dict[JobId, str]:
-        """Who submitted each job that ever was; for any thread. JournalError as `of_kinds`."""
+        """Return the owner of each job that ever was; for any thread. JournalError as `of_kinds`."""
         query = (
             "select json_extract(body, '$.job'), json_extract(body, '$.owner') from events where kind = 'JobSubmitted'"
         )
@@ -153,7 +152,7 @@ class Journal:
 
     @contextlib.contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
-        """A connection that only reads, for another thread."""
+        """Open a connection that only reads, for another thread."""
         try:
             with contextlib.closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)) as reader:
                 yield reader
@@ -161,7 +160,7 @@ class Journal:
             raise JournalError(_damaged(self.path, str(problem))) from problem
 
     def replay(self, after: int = 0) -> Iterator[Event]:
-        """All events after `after`, checked to be without gap."""
+        """Yield all events after `after`; JournalError if one is missing."""
         while page := self.events(after):
             for event in page:
                 if event.seq != after + 1:
@@ -172,7 +171,7 @@ class Journal:
             raise JournalError(_damaged(self.path, f"event {after + 1} is missing"))
 
     def save_snapshot(self, seq: int, package: str, body: bytes) -> bool:
-        """Keep the state at `seq`, as the package of this version writes it; False if that failed (it is a cache)."""
+        """Save the state at `seq`, as the package of this version writes it; False if that failed (it is a cache)."""
         try:
             self._connection.execute("begin immediate")
             self._connection.execute("delete from snapshots")
@@ -189,7 +188,7 @@ class Journal:
         return True
 
     def snapshot(self, package: str) -> tuple[int, bytes] | None:
-        """The snapshot as (seq, body); None where it is not whole or another version of the package wrote it."""
+        """Return the snapshot as (seq, body); None if it is not whole or another version of the package wrote it."""
         with contextlib.suppress(sqlite3.Error):
             found = self._connection.execute(
                 "select seq, body, crc from snapshots where package = ? and seq between 0 and ?",
@@ -200,7 +199,7 @@ class Journal:
         return None
 
     def close(self) -> None:
-        """Close the file and let others have it."""
+        """Close the file and release its lock."""
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
         self._lock.release()
@@ -230,7 +229,7 @@ class Journal:
         return connection
 
     def _forget(self) -> None:
-        """After a failed write: take the half-written transaction back, with a new connection if it must be."""
+        """Roll back the half-written transaction after a failed write, with a new connection if necessary."""
         try:
             self._connection.execute("rollback")
         except sqlite3.Error:
@@ -259,7 +258,7 @@ class Journal:
 
 
 def _create(path: Path) -> None:
-    """A journal appears whole, under its name: a file of that name without our mark is damaged, never new."""
+    """Create a journal that appears whole under its name: a file there without our mark is damaged, never new."""
     new = path.with_name(path.name + ".new")
     for leftover in (new, *(Path(f"{name}{end}") for name in (new, path) for end in ("-wal", "-shm"))):
         leftover.unlink(missing_ok=True)
@@ -298,7 +297,7 @@ def _row(event: Event) -> _Row:
 
 
 def _checksum(seq: int, at: float, by: str, cause: str, kind: str, body: str) -> int:
-    """SQLite's pages have none of their own: a flipped bit in a row would be read as truth."""
+    """Compute a row's checksum: SQLite's pages have none, so a flipped bit in a row would be read as truth."""
     return zlib.crc32(f"{seq} {at!r} {by} {cause} {kind} {body}".encode())
 
 

@@ -1,9 +1,8 @@
-"""How much a user may ask of a pool that is shared: rates that recover with time, and the words of a refusal.
+"""Limit the requests of a user of a shared pool: rates that recover with time, and the texts of refusals.
 
-Two rates hold for every ask: the user's, and half of it for one connection, so that a script that submits without end
-leaves room for the same user's notebooks. An ask costs 1, and more when it is long or took long to answer.
-
-Knows numbers and names; must not know sockets or what is asked.
+Two rates hold for every request: the user's, and half of it for one connection, so that a script that submits without
+end leaves room for the same user's notebooks. A request costs 1, and more if it is long or took long to answer. Knows
+numbers and names; must not know sockets or the content of requests.
 """
 
 from __future__ import annotations
@@ -14,40 +13,40 @@ from math import inf
 from msgspec import Struct
 
 BURST_S = 10.0
-"""An allowance is full after so many seconds."""
+"""Seconds after which an empty allowance is full again."""
 UNIT_BYTES = 4096
 UNIT_S = 0.001
-"""Bytes of an ask, and seconds of the daemon, that cost as much as an ask."""
+"""Bytes of a request, and seconds of the daemon's time, that cost as much as one request."""
 REFUSAL = 0.25
-"""What a refusal costs the user: who goes on without a pause owes more and more, and is hung up on."""
+"""Cost of a refusal to the user: a client that goes on without a pause owes more and more, and is disconnected."""
 KEPT = 10_000
-"""Users whose allowance is known; those whose allowance is full need not be."""
+"""Maximum number of users whose allowance is kept; a full allowance need not be."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What one user may have; the default is that of a personal pool."""
+    """Maximum use by one user; the defaults are those of a personal pool."""
 
     connections: float = inf
     asks_per_s: float = inf
     unfinished: float = inf
     """Jobs that have not ended."""
     streams: float = inf
-    """Streams of events, of all connections together."""
+    """Streams of events of all connections together."""
 
 
 SHARED = Limits(connections=200, asks_per_s=200.0, unfinished=5_000, streams=2_000)
-"""What one user may have of a pool with several, where nothing else is said."""
+"""Default limits of each user of a shared pool."""
 
 
 class Allowance(Struct):
-    """What may still be asked, as of a moment; it may be overdrawn by an ask that took long."""
+    """Requests that may still be made, as of `at`; a request that took long may overdraw it."""
 
     left: float
     at: float
 
 
 class Allowances:
-    """The allowances of users and connections."""
+    """Allowances of users and connections."""
 
     def __init__(self, per_s: float, monotonic: Callable[[], float]) -> None:
         self.per_s = per_s
@@ -56,11 +55,11 @@ class Allowances:
         self._users: dict[str, Allowance] = {}
 
     def new(self) -> Allowance:
-        """That of a new connection."""
+        """Return the allowance of a new connection."""
         return Allowance(left=self.per_s / 2 * BURST_S, at=self._monotonic())
 
     def ask(self, user: str, connection: Allowance, length: int) -> float:
-        """Take an ask of so many bytes from both: 0, or the seconds after which it may come again."""
+        """Charge a request of `length` bytes to both; return 0, or the seconds after which it may be repeated."""
         now = self._monotonic()
         mine = self._of(user, now)
         _fill(mine, self.per_s, now)
@@ -72,7 +71,7 @@ class Allowances:
         return 0.0
 
     def overdrawn(self, user: str) -> bool:
-        """Whether the user has been refused so often without a pause that nothing is to be heard from them now."""
+        """True if the user was refused so often without a pause that no frames of theirs are to be read now."""
         found = self._users.get(user)
         if found is None:
             return False
@@ -80,7 +79,7 @@ class Allowances:
         return found.left < -self._most_owed
 
     def spend(self, user: str, connection: Allowance, cost: float) -> None:
-        """Take from both what an ask has cost beyond 1."""
+        """Charge both with the cost of a request beyond 1."""
         self._of(user, self._monotonic()).left -= cost
         connection.left -= cost
 
@@ -94,12 +93,12 @@ class Allowances:
 
 
 def ask_admins(admins: Iterable[str]) -> str:
-    """Who can raise a limit."""
+    """Name the administrators, who can raise a limit."""
     return f"an administrator ({', '.join(sorted(admins))}) can raise that"
 
 
 def too_fast(user: str, limits: Limits, after_s: float, admins: Iterable[str]) -> str:
-    """What somebody is told who asks too fast."""
+    """Format the refusal of requests that come too fast."""
     most = limits.asks_per_s
     return (
         f"{user} asks more than {most:g} times a second, {most / 2:g} on one connection, or what takes long; "
@@ -108,7 +107,7 @@ def too_fast(user: str, limits: Limits, after_s: float, admins: Iterable[str]) -
 
 
 def too_many_connections(user: str, limits: Limits, admins: Iterable[str]) -> str:
-    """What a connection is told that is one more than its user may have."""
+    """Format the refusal of a connection that exceeds its user's maximum."""
     text = f"{user} has {limits.connections} connections to this pool, and no user may have more (--max-connections)"
     return f"{text}; end some; {ask_admins(admins)}"
 

@@ -1,8 +1,8 @@
-"""What the daemon counts and measures, as families of samples after Prometheus' conventions.
+"""Collect the daemon's figures as families of samples after Prometheus' conventions.
 
-`Counted` folds the events that are on disk; the other figures are read where they are kept when somebody asks. Counters
-begin anew with the daemon. The number of samples is bounded: the users that hold or want most have some of their own,
-all others together those of `OTHERS`.
+`Counted` folds the events that are on disk; the other figures are read on demand from where they are kept. Counters
+begin anew with the daemon. The number of samples is bounded: the users that hold or want most have samples of their
+own, all others share those of `OTHERS`.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from jupyter_elastic.types import (
 )
 
 USERS = 100
-"""With samples of their own."""
+"""Maximum number of users with samples of their own."""
 OTHERS = "other"
 SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Bounds for what should take milliseconds."""
+"""Bucket bounds, in seconds, for what should take milliseconds."""
 WAIT_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
 
 
 class Histogram:
-    """How often a value was at most each of some bounds, how often in all, and the sum of the values."""
+    """Counts of values up to each of some bounds, the total count, and the sum of the values."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
@@ -52,7 +52,7 @@ class Histogram:
         self._sum += value
 
     def sample(self) -> MetricSample:
-        """As a sample: its value is the sum, its buckets count all values up to their bounds."""
+        """Return the histogram as a sample: its value is the sum, its buckets count all values up to their bounds."""
         total, buckets = 0, []
         for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
             total += count
@@ -61,20 +61,20 @@ class Histogram:
 
 
 class Counted:
-    """What has happened since the daemon began."""
+    """Counts of what has happened since the daemon began."""
 
     def __init__(self) -> None:
         self.submitted = 0
         self.ended: Counter[tuple[str, ...]] = Counter()
-        """By outcome."""
+        """Ended jobs by outcome."""
         self.requeued: Counter[tuple[str, ...]] = Counter()
-        """By cause."""
+        """Attempts that ended before their job, by cause."""
         self.refused: Counter[tuple[str, ...]] = Counter()
-        """By the code of the error, and what was asked."""
+        """Refusals by the code of the error and the name of the request."""
         self.rejected_plans = 0
         self.fallbacks = 0
         self.waits = Histogram(WAIT_S)
-        """From the submit of a job to its first start."""
+        """Seconds from the submit of a job to its first start."""
         self._rejected_by: str | None = None
 
     def take(self, events: Iterable[Event], state: State) -> None:
@@ -99,7 +99,7 @@ class Counted:
 
 
 class Sources(Struct, frozen=True, kw_only=True):
-    """What the figures are read from, beside the state."""
+    """Sources of the figures beside the state."""
 
     counted: Counted
     plans: Histogram
@@ -114,7 +114,7 @@ class Sources(Struct, frozen=True, kw_only=True):
 
 
 def families(state: State, now: float, sources: Sources) -> tuple[MetricFamily, ...]:
-    """All figures of a daemon at `now`."""
+    """Return all figures of a daemon at `now`."""
     counted = sources.counted
     slots = [slot for slot in slot_infos(state) if not slot.for_servers]
     held = Counter(slot.owner for slot in slots if slot.job is not None)
@@ -159,7 +159,7 @@ def families(state: State, now: float, sources: Sources) -> tuple[MetricFamily, 
 
 
 def _jobs(state: State, shown: set[str]) -> Mapping[tuple[str, ...], float]:
-    """By state and user; the queue is not walked through, for it may be long."""
+    """Count the jobs by state and user, without a walk over the queue, which may be long."""
     found: Counter[tuple[str, ...]] = Counter()
     waiting = Counter(state.unfinished)
     for job in map(state.jobs.__getitem__, state.active):
@@ -172,7 +172,7 @@ def _jobs(state: State, shown: set[str]) -> Mapping[tuple[str, ...], float]:
 
 
 def _process(started_at: float) -> Iterable[MetricFamily]:
-    """Of this process, named as Prometheus' own clients name them."""
+    """Return figures of this process, named as Prometheus' own clients name them."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     resident = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -1,6 +1,6 @@
-"""Who held which slots: the events of the journal from a time on that say so, for a page that is opened later.
+"""Read past allocations from the journal, for a page that is opened later.
 
-Reads the journal in a thread of its own when somebody asks, page by page. Must not know who may see what.
+Reads the journal on demand in a thread of its own, page by page. Must not know which user may see what.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ KINDS = (
     JobSubmitted, JobStarted, RescaleRequested, SlotsReleased, JobRequeued, JobEnded, HostsChanged, PolicyUsed,
     SharesChanged,
 )  # fmt: skip
-"""The events that matter."""
+"""Kinds of events that a page needs."""
 PAGE = 2_000
-"""Events in one answer: with usual jobs what fits into a frame."""
+"""Events in one answer: as many as fit into a frame with usual jobs."""
 
 
 class PastBook:
-    """Reads the journal for whoever asks, one at a time."""
+    """Queries over past allocations, one at a time."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._reading = asyncio.Lock()
 
     async def events(self, state: State, since: float, after: int, *, ended: bool = False) -> tuple[list[Event], bool]:
-        """The next events after `after`, and whether there are more. JournalError where the journal is damaged.
+        """Return the next events after `after`, and if there are more. JournalError if the journal is damaged.
 
-        The first page begins with the oldest job that the state knows and that had not ended at `since`. With `ended`
-        there are all events of jobs that have ended since then, and of no others.
+        The first page begins with the oldest job in the state that had not ended at `since`. With `ended` there are all
+        events of jobs that have ended since then, and of no others.
         """
         first = min(
             (job.submitted_seq for job in state.jobs.values() if (job.ended_at or since) >= since), default=None
@@ -66,5 +66,5 @@ class PastBook:
 
 
 def _short(event: Event) -> Event:
-    """Without what nobody draws and is long."""
+    """Drop long texts that no page shows."""
     return replace(event, data=replace(event.data, source="")) if isinstance(event.data, PolicyUsed) else event

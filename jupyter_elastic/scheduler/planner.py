@@ -1,8 +1,8 @@
-"""When the policy is asked, what becomes of its answer, and how it is switched.
+"""Ask the policy for plans, pass them to the core, and switch policies.
 
-It is asked when something happened that it should see, and at its own interval; not more often than is good for the
-rest. Its plan, or the reason why there is none, goes to the core as a stimulus. Knows the policy runner and the loop;
-must not know sockets.
+The policy is asked when an event happened that it should see, and at its own interval, with pauses for the daemon's
+other work. Its plan, or the reason why there is none, goes to the core as a stimulus. Knows the policy runner and the
+loop; must not know sockets.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from jupyter_elastic.types import PolicyFailed, Propose, Stimulus, UsePolicy
 from jupyter_elastic.types.errors import ElasticError
 
 PAUSE_S = 0.02
-"""Shortest pause between two questions to the policy; a slow one pauses four times its own time, 1 s at most."""
+"""Shortest pause in seconds between two plans; a slow policy pauses for four times its own time, 1 s at most."""
 LONGEST_PAUSE_S = 1.0
 
 log = logging.getLogger(__name__)
 
 
 class Planner:
-    """Asks the policy at the right moments."""
+    """Loop that asks the policy for plans."""
 
     def __init__(self, store: StateStore, runner: PolicyRunner, monotonic: Callable[[], float]) -> None:
         self._store = store
         self._runner = runner
         self._asking = asyncio.Lock()
-        """A policy in a process of its own answers one question at a time."""
+        """Lock because a policy in a process of its own answers one request at a time."""
         self._monotonic = monotonic
         self._wanted = asyncio.Event()
         self._news_seq = 0
@@ -47,12 +47,12 @@ class Planner:
         """Seconds for each answer of the policy."""
 
     def news(self, seq: int) -> None:
-        """The core wants a plan; `seq` is the last event that a policy may want to know of (0: none in particular)."""
+        """Note that the core wants a plan; `seq` is the last event that a policy may want to see (0: none)."""
         self._news_seq = max(self._news_seq, seq)
         self._wanted.set()
 
     async def switch(self, stimulus: UsePolicy, context: Context) -> None:
-        """Switch the policy if it can be made, which is tried first and may take seconds; then answer."""
+        """Switch the policy if it can be made, which is tried first and may take seconds; then send the answer."""
         answer: wire.AnyAnswer = wire.Done()
         try:
             await asyncio.to_thread(self._runner.check, stimulus.name, stimulus.options, stimulus.source)
@@ -65,7 +65,7 @@ class Planner:
         self._store.commit([(context, answer)])
 
     async def demand(self, at_most: int) -> wire.AnyAnswer:
-        """How many of so many more slots the policy would give away; `Refused` when it gives no legal plan."""
+        """Compute how many of `at_most` more slots the policy would give away; `Refused` if it gives no legal plan."""
         state = self._store.core.state
         try:
             async with self._asking:
@@ -80,7 +80,7 @@ class Planner:
         return wire.Demand(slots=demand.unmet(without, plan, at_most))
 
     async def run(self) -> None:
-        """Ask, for ever."""
+        """Ask the policy for plans, for ever."""
         while True:
             await self._reason()
             if self._store.failing is not None:
@@ -91,7 +91,7 @@ class Planner:
             await asyncio.sleep(min(max(PAUSE_S, 4 * took), LONGEST_PAUSE_S))
 
     async def _round(self) -> float:
-        """One question and what becomes of it; the seconds that the policy took."""
+        """Ask for one plan and step its result; return the seconds that the policy took."""
         store = self._store
         state = store.core.state
         name = state.policy

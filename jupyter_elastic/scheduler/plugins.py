@@ -1,6 +1,6 @@
-"""Finds what others may add: policies, engines and host sources, found by entry point.
+"""Load plug-ins by entry point: policies and sources of hosts.
 
-Our own are found in the same way. Knows entry points; must not know what the things that it loads do.
+Those of this package are found in the same way. Knows entry points; must not know what the loaded objects do.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from jupyter_elastic.types.errors import BadRequest, ElasticError, NotFound
 POLICIES = "jupyter_elastic.policies"
 HOSTS = "jupyter_elastic.hosts"
 KEPT_S = 10.0
-"""So long it is believed which policies are installed, for those who list them."""
+"""Seconds for which the list of installed policies is cached."""
 _KINDS = {POLICIES: "policy", HOSTS: "source of hosts"}
 
 
 def names(group: str) -> list[str]:
-    """What is installed in a group, sorted; empty in a source checkout that is not installed."""
+    """Return the installed names of a group, sorted; empty in a source checkout that is not installed."""
     return sorted(plugins.installed(group))
 
 
 def load(group: str, name: str) -> Any:
-    """The object that is installed under this name.
+    """Return the object that is installed under this name.
 
-    NotFound with the names there are; BadRequest when it can't be imported, or two packages bring one of this name.
+    NotFound, with the installed names; BadRequest if it can't be imported, or if two packages have one of this name.
     """
     found = plugins.installed(group)
     if name not in found:
@@ -43,7 +43,7 @@ def load(group: str, name: str) -> Any:
 
 
 def make_policy(name: str, options: dict[str, Any]) -> Policy:
-    """A policy with these options; BadRequest names the options there are when one is unknown or of a wrong type."""
+    """Make a policy with these options; BadRequest lists the options if one is unknown or of a wrong type."""
     kind = load(POLICIES, name)
     try:
         made: Policy = kind(typed_options(name, kind.Options, options))
@@ -55,7 +55,7 @@ def make_policy(name: str, options: dict[str, Any]) -> Policy:
 
 
 def typed_options(name: str, kind: type[Struct], options: dict[str, Any]) -> Struct:
-    """Options of a policy as its own type; BadRequest names those there are when one is unknown or of a wrong type."""
+    """Convert options to a policy's own type; BadRequest lists the options if one is unknown or of a wrong type."""
     unknown_options = sorted(set(options) - {field.encode_name for field in msgspec.structs.fields(kind)})
     if unknown_options:
         raise BadRequest(f"policy {name}: there is no option {', '.join(unknown_options)}; {_known(kind)}")
@@ -66,13 +66,13 @@ def typed_options(name: str, kind: type[Struct], options: dict[str, Any]) -> Str
 
 
 def untrusted(name: str) -> bool:
-    """Whether the policy that is installed under this name is not one of this package's own."""
+    """True if the policy that is installed under this name is not one of this package's own."""
     own = "jupyter_elastic.scheduler.policies."
     return any(not entry.value.startswith(own) for entry in plugins.installed(POLICIES).get(name, ()))
 
 
 def _known(kind: type[Struct]) -> str:
-    """The options of a policy with their defaults, for an error message."""
+    """List the options of a policy with their defaults, for an error message."""
     shown = []
     for field in msgspec.structs.fields(kind):
         default = "" if field.default is msgspec.NODEFAULT else f"={field.default!r}"
@@ -81,7 +81,7 @@ def _known(kind: type[Struct]) -> str:
 
 
 def policy_infos(active: str, options: dict[str, Any]) -> tuple[PolicyInfo, ...]:
-    """All installed policies for the picker; one that can't be loaded is shown with the reason, never hidden."""
+    """Describe all installed policies for the picker; one that can't be loaded is shown with the reason."""
     infos = [
         replace(info, active=True, options={**info.options, **options}) if info.name == active else info
         for info in _policy_infos(int(time.monotonic() // KEPT_S))
@@ -97,7 +97,7 @@ def policy_infos(active: str, options: dict[str, Any]) -> tuple[PolicyInfo, ...]
 
 @lru_cache(maxsize=1)
 def _policy_infos(_when: int) -> tuple[PolicyInfo, ...]:
-    """All that are installed, none of them active. To look reads a file of each package, which takes long."""
+    """Describe all installed policies, none as active. Slow: it reads a file of each package."""
     infos = []
     found = plugins.installed(POLICIES)
     for name in sorted(found):
@@ -113,7 +113,7 @@ def _policy_infos(_when: int) -> tuple[PolicyInfo, ...]:
 
 
 def unknown(what: str, name: str, there_are: Iterable[str]) -> str:
-    """A message for a name that does not exist."""
+    """Format the message for a name that does not exist."""
     known = list(there_are)
     close = difflib.get_close_matches(name, known, 1)
     hint = f"; did you mean {close[0]}?" if close else ""

@@ -1,9 +1,8 @@
-"""An untrusted policy runs here: in a child process that can be ended, and that can use little where it is a text.
+"""Run an untrusted policy in a child process that can be ended and, if given as text, is restricted.
 
-The parent's side (`HostedPolicy`) looks like every policy. Parent and child speak JSON lines over pipes: never a
-pickle. The limits guard against accidents and common mischief; they are no prison, so that only administrators may
-bring a source (`auth`). A policy that somebody has installed runs without them: its libraries may need threads and
-files.
+The parent's side (`HostedPolicy`) has the interface of every policy. Parent and child exchange JSON lines over pipes:
+never a pickle. The limits guard against accidents and common mischief; they are no prison, so only administrators may
+give a source (`auth`). An installed policy runs without them: its libraries may need threads and files.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from jupyter_elastic.types import Plan, Policy, View
 from jupyter_elastic.types.errors import BadRequest
 
 MEMORY = 1024**3
-"""Bytes of address space."""
+"""Maximum bytes of address space."""
 CPU_S = 300
-"""Seconds of processor time until a child has to be replaced."""
+"""Seconds of processor time after which a child has to be replaced."""
 LINE = 8 * 1024 * 1024
-"""Bytes of the longest line that the parent reads."""
+"""Maximum bytes of a line that the parent reads."""
 START_S = 30.0
 
 
 class _First(Struct):
-    """The first line to the child: the policy that it is to make. Views follow."""
+    """First line to the child: the policy that it is to make. Views follow."""
 
     name: str
     options: dict[str, Any]
@@ -44,7 +43,7 @@ class _First(Struct):
 
 
 class _Answer(Struct, omit_defaults=True):
-    """A line of the child: an empty one when it has started, then one to each line that it gets."""
+    """A line of the child: an empty one when it has started, then one for each line that it gets."""
 
     error: str = ""
     interval_s: float | None = None
@@ -52,10 +51,10 @@ class _Answer(Struct, omit_defaults=True):
 
 
 class HostedPolicy:
-    """A policy in a child of its own, by name or from its text. One that hangs or dies is replaced when next asked."""
+    """A policy in a child process, by name or from its source; a child that hangs or dies is replaced on demand."""
 
     def __init__(self, name: str, options: dict[str, Any], source: str, deadline_s: float) -> None:
-        """Start the child and let it make the policy; BadRequest says why it can't."""
+        """Start the child and let it make the policy; BadRequest tells why it can't."""
         self.name = name
         self.interval_s: float | None = None
         self._first = _First(name=name, options=options, source=source)
@@ -64,7 +63,7 @@ class HostedPolicy:
         self._begin()
 
     def plan(self, view: View) -> Plan:
-        """The child's plan. RuntimeError with its traceback's end, TimeoutError, or whatever shows that it is none."""
+        """Return the child's plan. RuntimeError with its traceback's end, TimeoutError, or an error of decoding."""
         if self._child is None:
             self._begin()
         answer = self._ask(view, self._deadline_s)
@@ -138,7 +137,7 @@ class HostedPolicy:
 
 
 def main() -> None:
-    """Make the policy, then answer views until the parent goes."""
+    """Make the policy, then answer views until the parent closes the pipe."""
     questions = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -181,7 +180,7 @@ def _send(file: BinaryIO, line: bytes) -> None:
 
 
 def _limit() -> None:
-    """Little memory, some processor time, nothing written to any file, no children, no core dump."""
+    """Limit memory and processor time; forbid writes to files, children and core dumps."""
     for kind, amount in (
         (resource.RLIMIT_AS, MEMORY),
         (resource.RLIMIT_CPU, CPU_S),

@@ -1,8 +1,8 @@
-"""Asks the active policy off the I/O loop and with a deadline.
+"""Run the active policy off the I/O loop and with a deadline.
 
-A policy of this package runs in a thread. Any other one is untrusted, installed or given as text, and runs in a process
+A policy of this package runs in a thread. Any other one, installed or given as text, is untrusted and runs in a process
 of its own (`policy_host`), which is ended when it is too slow. Knows threads and policies; must not know the core's
-state: it is handed a view.
+state: it receives a view.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ AnyPolicy: TypeAlias = Policy | HostedPolicy
 
 
 class PolicyProblem(Exception):
-    """The policy raised, was too slow, or gave back what is no plan; the text says which."""
+    """The policy raised, was too slow, or returned no valid plan; the text tells which."""
 
 
 class PolicyRunner:
-    """Keeps the active policy, makes it again when name, options or text change, and asks it."""
+    """The active policy, made again when name, options or source change."""
 
     def __init__(self, deadline_s: float = DEADLINE_S) -> None:
         self._deadline_s = deadline_s
         self._made: tuple[tuple[str, dict[str, Any], str], AnyPolicy] | None = None
 
     def make(self, name: str, options: dict[str, Any], source: str) -> AnyPolicy:
-        """A policy, by its name or from its text. NotFound or BadRequest where that can't be done. May block."""
+        """Make a policy by its name or from its source. NotFound or BadRequest if that fails. May block."""
         if source or plugins.untrusted(name):
             return HostedPolicy(name, options, source, self._deadline_s)
         return plugins.make_policy(name, options)
 
     def check(self, name: str, options: dict[str, Any], source: str) -> None:
-        """Whether such a policy can be made; raises as `make`, and may block."""
+        """Raise as `make` if such a policy can't be made. May block."""
         made = self.make(name, options, source)
         if isinstance(made, HostedPolicy):
             made.close()
 
     async def policy(self, name: str, options: dict[str, Any], source: str) -> AnyPolicy:
-        """The policy, the same object as long as nothing of it changes."""
+        """Return the policy, the same object as long as its name, options and source stay."""
         wanted = (name, options, source)
         if self._made is None or self._made[0] != wanted:
             self.close()
@@ -55,7 +55,7 @@ class PolicyRunner:
         return self._made[1]
 
     async def plan(self, policy: AnyPolicy, view: View) -> Plan:
-        """The policy's plan for this view; PolicyProblem when there is none in time."""
+        """Return the policy's plan for this view; PolicyProblem if there is none in time."""
         if isinstance(policy, HostedPolicy):  # that one keeps the deadline by itself, after a new process has started
             return await ask(policy, view, START_S + 3 * self._deadline_s)
         return await ask(policy, view, self._deadline_s)
@@ -68,7 +68,7 @@ class PolicyRunner:
 
 
 async def ask(policy: AnyPolicy, view: View, deadline_s: float = DEADLINE_S) -> Plan:
-    """The policy's plan for this view; PolicyProblem when there is none within `deadline_s` seconds."""
+    """Return the policy's plan for this view; PolicyProblem if there is none within `deadline_s` seconds."""
     answer: Future[Plan] = Future()
     answer.set_running_or_notify_cancel()  # who no longer waits can't take it from the thread
 
@@ -88,10 +88,10 @@ async def ask(policy: AnyPolicy, view: View, deadline_s: float = DEADLINE_S) -> 
 
 
 def checked(policy: AnyPolicy, view: View) -> Plan:
-    """A copy of its plan that shares nothing with the policy, without subclasses or surprises in its fields.
+    """Return a plain copy of the plan that shares nothing with the policy.
 
-    The core overlooks jobs that have ended since the view was made; that the policy has seen none of that number shows
-    only here.
+    The core ignores jobs that have ended since the view was made; a number that the view did not contain shows only
+    here.
     """
     plan: Any = policy.plan(view)
     if not isinstance(plan, Plan):

@@ -1,7 +1,7 @@
-"""What the daemon refused, as few events: the first of its kind soon, then how many more there were, ever less often.
+"""Merge the daemon's refusals into few events: the first of a kind soon, then counts of later ones, ever less often.
 
-So nothing that somebody was refused is forgotten, and a flood of refusals does not fill the journal: of one user 20
-kinds are told apart, and each is told of after a minute, then after two, until once an hour. Pure: numbers and names.
+So no refusal is lost, and a flood of refusals does not fill the journal: for each user 20 kinds are counted separately,
+and each is reported after a minute, then after two, until once an hour. Pure: numbers and names.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from msgspec import Struct
 from jupyter_elastic.types import JobId
 
 FIRST_S, LONGEST_S = 60.0, 3600.0
-"""How long refusals of one kind are counted before they are told of again: at first, and at most."""
+"""First and longest period, in seconds, over which refusals of one kind are counted before they are reported."""
 KINDS = 20
-"""Of one user; what is refused beyond them is counted together."""
+"""Maximum number of kinds for each user; refusals beyond them are counted together."""
 USERS = 1_000
-"""Whose refusals are told apart; those of others are counted together."""
+"""Maximum number of users that are counted separately; refusals of other users are counted together."""
 MESSAGE_CHARS = 500
 OTHERS = ""
-"""Who stands for the users beyond `USERS`: nobody is called so."""
+"""Name for the users beyond `USERS`; no user has it."""
 
 
 class Refusal(Struct, frozen=True):
-    """Refusals of one kind, as `AsksRefused` tells of them."""
+    """Refusals of one kind, as `AsksRefused` reports them."""
 
     user: str
     ask: str
@@ -41,13 +41,13 @@ class _Window(Struct):
 
 
 class Refusals:
-    """Counts what is refused. `now` is monotonic."""
+    """Counts of refusals. `now` is monotonic."""
 
     def __init__(self) -> None:
         self._users: dict[str, dict[tuple[str, str], _Window]] = {}
 
     def add(self, user: str, ask: str, code: str, message: str, about: JobId | None, now: float) -> None:
-        """A user was refused something."""
+        """Count a refusal."""
         if user not in self._users and len(self._users) >= USERS:
             user = OTHERS
         kinds = self._users.setdefault(user, {})
@@ -59,7 +59,7 @@ class Refusals:
         window.message, window.about = message[:MESSAGE_CHARS], about
 
     def due(self, now: float) -> list[Refusal]:
-        """What is to be told now."""
+        """Return the refusals that are to be reported now."""
         told = []
         for user, kinds in list(self._users.items()):
             for kind, window in list(kinds.items()):

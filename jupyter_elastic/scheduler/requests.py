@@ -1,7 +1,7 @@
-"""Answers what peers ask: checks it, turns a command into a stimulus, and reads the core's state for the rest.
+"""Answer requests of peers: check them, turn commands into stimuli, and read the core's state for the rest.
 
-Knows asks, rights and the core; must not know sockets, threads or the disk: how a stimulus is carried out and made
-lasting is the daemon's business.
+Knows requests, rights and the core; must not know sockets, threads or the disk: the daemon carries stimuli out and
+makes them durable.
 """
 
 from __future__ import annotations
@@ -65,21 +65,21 @@ VIEW_JOBS = 2000
 OPTION_BYTES = 16 * 1024
 SIZES = 1_000
 CANCELLED_AT_ONCE = 50
-"""Jobs of one ask that are cancelled before others are answered."""
+"""Jobs of one request that are cancelled before other requests are answered."""
 SPEC_BYTES = 16 * 1024
 LONGEST_GRACE_S = 30 * 86_400.0
 SERVICE = "service:"
-"""What the name of a Hub's service begins with in the pool: a user of the same name is somebody else."""
+"""Prefix of a Hub service's name in the pool: a user of the same name is another user."""
 
 
 LongAnswer: TypeAlias = Generator[None, None, wire.AnyAnswer]
-"""It is built in parts, and others are answered between them. What it is about is read before the first pause."""
+"""Answer built in parts, with other requests answered in between; the state is read before the first pause."""
 Answer: TypeAlias = wire.AnyAnswer | LongAnswer | None
-"""None: it is answered later."""
+"""Answer to a request; None: it is sent later."""
 
 
 class DaemonApi(Protocol):
-    """The parts of the daemon that requests are about."""
+    """Parts of the daemon that requests use."""
 
     settings: Settings
     store: StateStore
@@ -97,19 +97,19 @@ class DaemonApi(Protocol):
     started_at: float
 
     def switch_policy(self, stimulus: UsePolicy, context: Context) -> None:
-        """Switch the policy if it can be made, and answer then."""
+        """Switch the policy if it can be made, and send the answer then."""
         ...
 
     async def demand(self, at_most: int) -> wire.AnyAnswer:
-        """How many more slots the policy would give away."""
+        """Compute how many more slots the policy would give away."""
         ...
 
     def answer_later(self, answer: Awaitable[wire.AnyAnswer], context: Context) -> None:
-        """Answer when this is done."""
+        """Send the answer when it is ready."""
         ...
 
     def metrics(self) -> wire.Metrics:
-        """All figures of this daemon."""
+        """Return all figures of this daemon."""
         ...
 
     def stop(self) -> None:
@@ -119,12 +119,12 @@ class DaemonApi(Protocol):
 
 @singledispatch
 def answer(ask: wire.Ask, api: DaemonApi, context: Context) -> Answer:
-    """The answer to an ask; an ElasticError where it is refused."""
+    """Answer a request; raises an ElasticError if it is refused."""
     raise NotImplementedError
 
 
 def refusal(problem: Exception, context: Context, ask: wire.Ask | None = None) -> wire.Refused:
-    """The answer that an ask gets which raised this; what is no ElasticError is an error of ours, and logged."""
+    """Return the answer to a request that raised `problem`; other errors than ElasticError are ours, and logged."""
     if isinstance(problem, ElasticError):
         return wire.Refused(code=problem.code, message=str(problem))
     about = {"user": context.peer.user, "job": getattr(ask, "job", None)}
@@ -219,7 +219,7 @@ def _check_number_of_interactive_jobs(api: DaemonApi, peer: Peer, terms: Terms) 
 
 
 def _check_number_of_sessions(api: DaemonApi, peer: Peer, session: str, terms: Terms) -> None:
-    """Those with unfinished cells; parked ones are the user's agent's to count."""
+    """Count sessions with unfinished cells; the user's agent counts suspended ones."""
     user, state, most = peer.user, api.store.core.state, terms.max_sessions or SESSIONS
     cells = (state.jobs[job] for job in state.in_sessions)
     names = sorted({cell.spec.session for cell in cells if cell.owner == user} - {session})
@@ -241,7 +241,7 @@ def _check_spec(spec: JobSpec) -> None:
 
 
 def _check_texts(whose: str, texts: msgspec.Struct) -> None:
-    """Refuse texts that others will see in a terminal and that would command it."""
+    """Refuse texts for other users' terminals that contain control characters."""
     for name in texts.__struct_fields__:
         text = getattr(texts, name)
         if isinstance(text, str) and has_control(text):
@@ -249,7 +249,7 @@ def _check_texts(whose: str, texts: msgspec.Struct) -> None:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """All texts in a value as msgpack holds them."""
+    """Yield all texts in a value as msgpack holds them."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -376,7 +376,7 @@ def _list_policies(_ask: wire.ListPolicies, api: DaemonApi, context: Context) ->
 
 @answer.register
 def _read_view(_ask: wire.ReadView, api: DaemonApi, context: Context) -> LongAnswer:
-    """A what-if of more jobs than this is no longer read by anybody, and its view must fit into a frame."""
+    """Return the policy's view; a what-if of more jobs than this nobody reads, and the view must fit into a frame."""
     state, view = api.store.core.state, api.store.core.view(api.store.now())
     policy, options = state.policy, state.policy_options
     near = yield from api.visibility.view(context.peer.caller, replace(view, jobs=view.jobs[:VIEW_JOBS]))
@@ -423,7 +423,7 @@ def _unfollow(ask: wire.Unfollow, api: DaemonApi, context: Context) -> Answer:
 
 @answer.register
 def _report(ask: wire.ReportArrived, api: DaemonApi, context: Context) -> Answer:
-    """Who and when are ours to say: the clock of somebody else in the state would stop it for ever."""
+    """Stamp a report with our user and time: another clock's time in the state would stop it for ever."""
     report = ask.report
     api.rights.report(context.peer.user, found(api.store.core.state, report.job).owner, report.job)
     api.agents.check_agent(context.peer)
@@ -473,7 +473,7 @@ async def _used(since: float, own: str | None, api: DaemonApi) -> wire.Used:
 
 
 def _own(api: DaemonApi, context: Context) -> str | None:
-    """Whose figures may be read: None for everybody's."""
+    """Return the user whose figures may be read; None: everybody's."""
     return None if api.rights.sees_all(context.peer.caller) else context.peer.user
 
 
@@ -526,7 +526,7 @@ def _register_key(ask: wire.RegisterKey, api: DaemonApi, context: Context) -> An
 
 
 def _name_in_pool(name: str, kind: str) -> str:
-    """A name that no UNIX user and no user of another kind has; BadRequest for one that can't be told from these."""
+    """Return a name that no UNIX user and no user of another kind has; BadRequest if such a name is impossible."""
     if has_control(name) or any(char in " #/" for char in name) or name.startswith(SERVICE):
         raise BadRequest(
             f"{visible(name)[:200]!r} can't be a user of a pool: a name holds no space, no # and no /, "

@@ -1,4 +1,4 @@
-"""From the journal to the state and back: replay, and the snapshot that shortens it.
+"""Restore the state from the journal by replay, and write the snapshot that shortens it.
 
 Knows journal and core; must not know sockets or time.
 """
@@ -18,15 +18,15 @@ from jupyter_elastic.scheduler.journal import Journal
 from jupyter_elastic.scheduler.shares import EQUAL, Shares
 
 LONG = 5_000
-"""Events after the last snapshot from which on a new one is worth its writing."""
+"""Events after the last snapshot from which on a new one is worth writing."""
 
 _decoder = msgspec.msgpack.Decoder(State)
 
 
 def restore(journal: Journal, shares: Shares = EQUAL, lease_s: float = 0.0) -> tuple[Core, int]:
-    """The core with the state of the journal, and how many events had to be read for it.
+    """Return the core with the journal's state, and the number of events read for it.
 
-    JournalError where the journal is damaged. A snapshot that this version did not write is passed over.
+    JournalError if the journal is damaged. A snapshot that this version did not write is ignored.
     """
     core = Core(
         _from_snapshot(journal), weights=shares.weights, quotas=shares.quotas, most=shares.most, lease_s=lease_s
@@ -39,7 +39,7 @@ def restore(journal: Journal, shares: Shares = EQUAL, lease_s: float = 0.0) -> t
 
 
 def save_snapshot(journal: Journal, core: Core) -> bool:
-    """Write the present state beside the events; False if that failed, which harms nothing."""
+    """Write the present state beside the events; False if that failed, which is harmless."""
     if core.state.seq != journal.last_seq:
         return False
     return journal.save_snapshot(core.state.seq, layout(), msgspec.msgpack.encode(core.state))
@@ -47,7 +47,7 @@ def save_snapshot(journal: Journal, core: Core) -> bool:
 
 @cache
 def layout() -> str:
-    """What a snapshot must have been written by to be read: this very version of the core's source."""
+    """Return the version of the core's source; a snapshot of any other version is not read."""
     folder = Path(core_package.__file__).parent
     source = b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
     return f"{__version__}:{zlib.crc32(source):08x}"

@@ -1,4 +1,4 @@
-"""What a daemon is started with. Data only."""
+"""Settings of a daemon. Data only."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ from jupyter_elastic.scheduler.shares import SharesFile
 from jupyter_elastic.scheduler.transport import Curve
 
 KEEP_S = 30 * 86_400.0
-"""How long the state holds a job after its end."""
+"""Seconds after its end for which the state holds a job."""
 LEASE_S = 120.0
-"""The term of leases on a shared pool, unless its administrator chose another."""
+"""Default seconds of a lease on a shared pool."""
 KEEP_JOBS = 10_000
-"""How many ended jobs it holds at most, but for those of the last hour."""
+"""Maximum number of ended jobs that the state holds, beside those of the last hour."""
 WARM = 3
-"""Warm parents of a user at most on a shared pool, unless its administrator chose another number."""
+"""Default maximum number of a user's warm parents on a shared pool."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What a daemon is started with."""
+    """Settings that a daemon is started with."""
 
     state_dir: Path
     socket: Path
     source: Source
     rights: Rights
     shared: bool = False
-    """Whether other users of this machine may connect to the socket."""
+    """True if other users of this machine may connect to the socket."""
     group: int | None = None
-    """The UNIX group that may; None: all."""
+    """UNIX group that may connect; None: all users."""
     tcp: str = ""
     curve: Curve | None = None
     policy: str = ""
-    """Policy to switch to at the start; empty: the one of last time."""
+    """Policy to switch to at the start; empty: the last one."""
     deadline_s: float = DEADLINE_S
     lease_s: float = 0.0
-    """The term of the leases; 0: they don't run out."""
+    """Seconds of leases; 0: they don't run out."""
     warm: int = 0
-    """Warm parents of a user at most; 0: as many as the user likes."""
+    """Maximum number of a user's warm parents; 0: no limit."""
     shares: SharesFile | None = None
-    """None: everybody alike."""
+    """Shares file; None: equal shares."""
     limits: Limits = Limits()
-    """Of each user who is no administrator."""
+    """Limits of each user who is not an administrator."""
     keep_s: float = KEEP_S
     keep_jobs: int = KEEP_JOBS
     log_format: Format = "text"
     hide_names: bool = False
-    """Whether others' jobs are called by their number."""
+    """True if others' jobs are shown by their number."""
 
     @property
     def personal(self) -> bool:
-        """Whether nobody but its user uses the pool, who names its other hosts."""
+        """True if only one user uses the pool, who then names its other hosts."""
         return not (self.shared or self.tcp or self.lease_s)

@@ -1,4 +1,4 @@
-"""Who is in which group, what shares of the pool users and groups have, and what their jobs may ask for.
+"""Read the shares file: members of groups, shares of users and groups, and terms for their jobs.
 
 The administrator's file:
 
@@ -14,8 +14,8 @@ The administrator's file:
     weight = 3.0
     priority = 10
 
-A weight is a user's or group's part of the slots against the others' (1 when absent), a quota the slots guaranteed to
-it. What a user's jobs may ask for stands under the user, else under the group (for each member), else under `default`.
+A weight is a user's or group's part of the slots against the others' (1 if absent), a quota the slots guaranteed to
+it. The terms of a user's jobs come from the user's entry, else the group's (for each member), else `default`.
 Knows the file's form; must not know policies.
 """
 
@@ -37,43 +37,43 @@ log = logging.getLogger(__name__)
 
 
 class Terms(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the jobs of a user may have; None: nothing is said here."""
+    """Terms for a user's jobs; None: the file sets no such term here."""
 
     priority: Annotated[int, Meta(ge=0, le=1000)] | None = None
-    """The highest priority; from 1 on jobs may also refuse to be paused. Nobody said anything: 0."""
+    """Highest priority; from 1 on jobs may also refuse to be paused. Unset: 0."""
     max_time_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
-    """The longest running time; a job that names none has this one. Nobody said anything: any."""
+    """Longest running time in seconds, also for jobs that name none. Unset: unlimited."""
 
     interactive_s: Annotated[float, Meta(ge=0, le=86_400)] | None = None
-    """The longest that an interactive job runs; 0: there may be none. Nobody said anything: `INTERACTIVE_S`."""
+    """Longest running time of an interactive job in seconds; 0: no such jobs. Unset: `INTERACTIVE_S`."""
     interactive_jobs: Annotated[int, Meta(ge=1)] | None = None
-    """Interactive jobs at a time. Nobody said anything: 1."""
+    """Maximum number of interactive jobs at a time. Unset: 1."""
     max_jobs: Annotated[int, Meta(ge=0)] | None = None
-    """Unfinished jobs. Nobody said anything: `--max-jobs`."""
+    """Maximum number of unfinished jobs. Unset: `--max-jobs`."""
     max_sessions: Annotated[int, Meta(ge=1)] | None = None
-    """Sessions at a time. Nobody said anything: `SESSIONS`."""
+    """Maximum number of sessions at a time. Unset: `SESSIONS`."""
     parked_mb: Annotated[int, Meta(ge=1)] | None = None
-    """Memory of parked sessions together, in megabytes. Nobody said anything: a quarter of the machine's."""
+    """Memory of suspended sessions together, in megabytes. Unset: a quarter of the machine's."""
     max_slots: Annotated[int, Meta(ge=1)] | None = None
-    """The most slots that its jobs hold together, of a group those of all members. Nobody said anything: all."""
+    """Maximum number of slots that the user's (a group: all members') jobs hold together. Unset: all."""
 
 
 class Share(Terms, frozen=True, forbid_unknown_fields=True):
-    """What a user has."""
+    """Share of a user."""
 
     weight: Annotated[float, Meta(gt=0, le=1e6)] = 1.0
     quota: Annotated[int, Meta(ge=0)] = 0
-    """Slots."""
+    """Guaranteed slots."""
 
 
 class GroupShare(Share, frozen=True, forbid_unknown_fields=True):
-    """What a group has, for its members to divide."""
+    """Share of a group, for its members to divide."""
 
     members: tuple[str, ...] = ()
 
 
 class Shares(Struct, frozen=True, forbid_unknown_fields=True):
-    """The file."""
+    """Content of the file."""
 
     users: dict[str, Share] = {}
     groups: dict[str, GroupShare] = {}
@@ -81,17 +81,17 @@ class Shares(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def weights(self) -> dict[str, float]:
-        """By name of user or group."""
+        """Weights by name of user or group."""
         return {name: share.weight for name, share in [*self.users.items(), *self.groups.items()]}
 
     @property
     def quotas(self) -> dict[str, int]:
-        """By name of user or group; those that have one."""
+        """Quotas by name of user or group, without those that are 0."""
         return {name: share.quota for name, share in [*self.users.items(), *self.groups.items()] if share.quota}
 
     @property
     def most(self) -> Most:
-        """Who may hold how many slots at most."""
+        """Maximum numbers of slots of users and groups."""
         users, groups = (
             {name: share.max_slots for name, share in shares.items() if share.max_slots is not None}
             for shares in (self.users, self.groups)
@@ -99,15 +99,15 @@ class Shares(Struct, frozen=True, forbid_unknown_fields=True):
         return Most(users, groups, self.default.max_slots)
 
     def group_of(self, user: str, vouched: Collection[str] = ()) -> str:
-        """The user's group: the one that names the user, else the first here among those that a Hub vouches for.
+        """Return the user's group: the one that names the user, else the first one here that a Hub vouches for.
 
-        Empty for one that stands alone.
+        Empty for a user without group.
         """
         named = (name for name, group in self.groups.items() if user in group.members)
         return next(named, "") or next((name for name in self.groups if name in vouched), "")
 
     def terms_of(self, user: str, vouched: Collection[str] = ()) -> Terms:
-        """What each job of the user may ask for; `vouched` as in `group_of`."""
+        """Return the terms for each job of the user; `vouched` as in `group_of`."""
         said = (self.users.get(user), self.groups.get(self.group_of(user, vouched)), self.default)
         return Terms(
             **{
@@ -119,26 +119,26 @@ class Shares(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 INTERACTIVE_S = 600.0
-"""The longest that an interactive job runs, unless the administrator says another time."""
+"""Default maximum of seconds that an interactive job runs."""
 SESSIONS = 4
-"""How many sessions a user of a shared pool may have at a time, unless the administrator says otherwise."""
+"""Default maximum number of sessions of a user of a shared pool at a time."""
 SESSION_S = 14_400.0
-"""The longest that a cell of a session runs, unless the administrator says another `max_time_s`."""
+"""Default maximum of seconds that a cell of a session runs."""
 EQUAL = Shares()
-"""Everybody alike, without groups."""
+"""Equal shares for all users, without groups."""
 
 
 class SharesFile:
-    """The file, read again when it changes. One that is wrong does not count: the last one that was right does."""
+    """The file, read again when it changes; while it is invalid, the last valid content counts."""
 
     def __init__(self, path: Path) -> None:
-        """BadRequest as `read_shares` says."""
+        """Read the file; raises as `read_shares`."""
         self._path = path
         self._stamp = self._now()
         self.shares = read_shares(path)
 
     def changed(self) -> bool:
-        """Whether other shares count from now on; what is wrong with the file is logged once."""
+        """Read a changed file; True if other shares count from now on. Errors in the file are logged once."""
         stamp = self._now()
         if stamp == self._stamp:
             return False
@@ -160,7 +160,7 @@ class SharesFile:
 
 
 def read_shares(path: Path) -> Shares:
-    """The shares in a TOML file; BadRequest names the file, what is wrong and where."""
+    """Return the shares in a TOML file; BadRequest names the file, what is wrong and where."""
     try:
         said = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as problem:

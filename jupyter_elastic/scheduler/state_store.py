@@ -1,10 +1,8 @@
-"""Steps stimuli in memory and puts what follows on disk, batch by batch: one transaction for all that came together.
+"""Step stimuli in memory and put the events on disk in batches: one transaction for all that came together.
 
-No event leaves the daemon before it is on disk: a commit hands the answers, the events and the orders on. When a commit
-fails the state is read again from the journal, so that memory never knows more than the disk; reports are then held
-back until the disk takes writes again, and commands are refused.
-
-Knows core and journal; must not know sockets.
+No event leaves the daemon before it is on disk: a commit passes on the answers, the events and the orders. After a
+failed commit the state is read again from the journal, so that memory never knows more than the disk; reports are then
+held back until the disk takes writes again, and commands are refused. Knows core and journal; must not know sockets.
 """
 
 from __future__ import annotations
@@ -26,13 +24,13 @@ from jupyter_elastic.types import AnyEffect, Event, Stimulus
 from jupyter_elastic.types.errors import BadRequest, ElasticError, JournalError
 
 HELD = 10_000
-"""Reports kept while the journal can't be written."""
+"""Maximum number of reports held back while the journal can't be written."""
 
 log = logging.getLogger(__name__)
 
 
 class Context(NamedTuple):
-    """The request that is being answered, and whose it is."""
+    """Request that is being answered, and its peer."""
 
     peer: Peer
     request_id: int
@@ -45,18 +43,18 @@ class StateStore:
     """The core, its journal, and what was stepped since the last commit."""
 
     def __init__(self, journal: Journal, shares: Shares, clock: Clock, *, lease_s: float = 0.0) -> None:
-        """Read the state from the journal. JournalError where that is damaged."""
+        """Read the state from the journal. JournalError if that is damaged."""
         self.journal = journal
         self.core, self.replayed = restore(journal, shares, lease_s)
         self.commits = Histogram(SHORT_S)
-        """Seconds that it took to put events on disk."""
+        """Seconds that putting events on disk took."""
         self.failing: JournalError | None = None
-        """Why nothing can be written now; None when all is well."""
+        """Reason why nothing can be written now; None if writes work."""
         self.reply: Callable[[Context, wire.AnyAnswer], None] = lambda _context, _answer: None
         self.committed: Callable[[Sequence[Event], Sequence[AnyEffect]], None] = lambda _events, _effects: None
-        """Called after each commit with what is on disk now, and the orders that follow."""
+        """Called after each commit with the events that are on disk now, and the orders that follow."""
         self.reloaded: Callable[[JournalError | None], None] = lambda _fatal: None
-        """Called when the state was read again: orders may have been lost. With the reason when that failed."""
+        """Called after the state was read again, as orders may have been lost; with the reason if reading failed."""
         self._shares, self._lease_s = shares, lease_s
         self._clock = clock
         clock.not_before(self.core.state.at)
@@ -65,21 +63,21 @@ class StateStore:
         self._events: list[Event] = []
         self._effects: list[AnyEffect] = []
         self._reports: list[tuple[Stimulus, Context | None]] = []
-        """Of this batch; they are held back when its commit fails."""
+        """Reports of this batch; they are held back if its commit fails."""
         self._held: list[tuple[Stimulus, Context | None]] = []
         self._snapshot_seq = self.core.state.seq - self.replayed
 
     def now(self) -> float:
-        """Wall time."""
+        """Return the wall time."""
         return self._clock.now()
 
     def stamp(self, by: str = "daemon") -> dict[str, Any]:
-        """When, by whom and under which id: the fields that every stimulus has."""
+        """Return the fields that every stimulus has: time, author and id."""
         self._ids += 1
         return {"at": self.now(), "by": by, "id": f"{self._prefix}.{self._ids}"}
 
     def use_shares(self, shares: Shares) -> None:
-        """Let these count from now on."""
+        """Use these shares from now on."""
         self._shares = shares
         self.core.share(shares.weights, shares.quotas, shares.most)
 
@@ -90,7 +88,7 @@ class StateStore:
         self._step(stimulus)
 
     def report(self, stimulus: Stimulus, context: Context | None = None) -> bool:
-        """Step a report. False while nothing can be written: it is held back, and answered when it is on disk."""
+        """Step a report. False while nothing can be written: then it is held back, and answered once on disk."""
         if self.failing is not None:
             if len(self._held) >= HELD:
                 raise self.failing
@@ -101,13 +99,13 @@ class StateStore:
         return True
 
     def observe(self, stimulus: Stimulus) -> None:
-        """Step what the daemon saw by itself and will see again: nothing is held back, and no error raised."""
+        """Step an observation that the daemon will repeat: it is never held back, and no error is raised."""
         if self.failing is None:
             with contextlib.suppress(ElasticError):
                 self._step(stimulus)
 
     def commit(self, answers: Answers = ()) -> bool:
-        """Put the batch on disk, then hand it on. False when that failed; then every answer is the reason."""
+        """Put the batch on disk, then send the answers. False if that failed; then every answer is the reason."""
         events, effects = self._events, self._effects
         self._events, self._effects = [], []
         began = self._clock.monotonic()
@@ -132,7 +130,7 @@ class StateStore:
         return True
 
     def try_again(self) -> bool:
-        """Whether the disk takes writes again after a failure; what was held back is then stepped and answered."""
+        """Retry after a failure; True if writes work again, and the reports held back are stepped and answered."""
         if self.failing is None or not self.journal.probe():
             return False
         log.info("the journal can be written again; %d reports were held", len(self._held))
@@ -147,7 +145,7 @@ class StateStore:
         return True
 
     def save_snapshot(self, every: int = LONG) -> None:
-        """Write a snapshot if so many events are in none."""
+        """Write a snapshot if more than `every` events are in none."""
         if self.failing is None and self.core.state.seq - self._snapshot_seq > every:
             self._snapshot_seq = self.core.state.seq
             save_snapshot(self.journal, self.core)

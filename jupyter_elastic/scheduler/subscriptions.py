@@ -1,7 +1,7 @@
-"""Sends each subscriber the events that it may see and asked for.
+"""Send each subscriber the events that it may see and has requested.
 
-A subscriber that reads slowly lags and is served from the journal later; it holds nobody up and loses nothing.
-Knows events and peers; must not know what led to an event.
+A subscriber that reads slowly lags and is served from the journal later; it delays nobody and loses nothing. Knows
+events and peers; must not know what led to an event.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from jupyter_elastic.types import Event, JobId
 from jupyter_elastic.types.errors import BadRequest, JournalError, ProtocolError, TooMuch
 
 RECENT = 10_000
-"""Events kept in memory for those that lag a little."""
+"""Events kept in memory for subscribers that lag a little."""
 PAGE = 100
-"""Events in a message to one that lags."""
+"""Events in a message to a subscriber that lags."""
 STREAMS = 1000
-"""Of one connection: a job's view is one."""
+"""Maximum number of streams of one connection: a job's view is one."""
 CATCH_UP_S = 0.003
-"""For so long those that lag are served, each user in turn, before it is the turn of other work."""
+"""Seconds for which lagging subscribers are served, each user in turn, before other work."""
 DRAIN_S = 0.005
-"""Until it is the turn again of those that lag."""
+"""Seconds until lagging subscribers are served again."""
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +42,12 @@ class _Subscription(Struct, eq=False):
 
     peer: Peer
     number: int
-    """What the peer calls it."""
+    """Number that the peer has given the stream."""
     job: JobId | None
     cursor: int
-    """The last event that was looked at for it."""
+    """Last event that was considered for the stream."""
     sent: int
-    """The last one that a message reached to: `previous` of the next one."""
+    """Last event that a message covered: `previous` of the next message."""
     lagging: bool = False
 
 
@@ -68,11 +68,11 @@ class Subscriptions:
         self._streams: dict[Peer, dict[int, _Subscription]] = {}
         self._recent: deque[Event] = deque(maxlen=RECENT)
         self._lagging: dict[str, deque[_Subscription]] = {}
-        """By user, the next one first; the users likewise."""
+        """Lagging streams by user, the next one first; the users likewise."""
         self._draining = False
 
     def follow(self, peer: Peer, ask: wire.Follow) -> wire.Following:
-        """Send the peer every event after `since` from now on. A second call of the same number begins anew."""
+        """Send the peer every event after `since` from now on. A second call for the same stream number begins anew."""
         streams = self._streams.get(peer, {})
         if len(streams) >= STREAMS and ask.stream not in streams:
             raise BadRequest(f"a connection follows {STREAMS} streams of events at most; end one of them first")
@@ -92,7 +92,7 @@ class Subscriptions:
         return wire.Following(seq=head)
 
     def unfollow(self, peer: Peer, number: int) -> None:
-        """Send the peer no more of that stream."""
+        """Send the peer no more events of that stream."""
         streams = self._streams.get(peer, {})
         if number in streams:
             self._drop(streams.pop(number))
@@ -100,7 +100,7 @@ class Subscriptions:
             self._streams.pop(peer, None)
 
     def _forget(self, peer: Peer) -> None:
-        """The peer is gone."""
+        """Drop all streams of a peer that is gone."""
         for stream in self._streams.pop(peer, {}).values():
             self._drop(stream)
 
@@ -117,7 +117,7 @@ class Subscriptions:
             self._lagging.setdefault(stream.peer.user, deque()).append(stream)
 
     def publish(self, events: Sequence[Event]) -> None:
-        """Send events that are on disk to all subscribers, and older ones to those that lag."""
+        """Send events that are on disk to all subscribers, and older ones to lagging subscribers."""
         if not events:
             self._catch_up()
             return
@@ -139,7 +139,7 @@ class Subscriptions:
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """Send some of what they miss to those that lag, and again soon while there are any."""
+        """Send lagging subscribers some of their missing events, and schedule the next round while there are any."""
         until = time.monotonic() + CATCH_UP_S
         in_vain = 0
         while in_vain < len(self._lagging) and time.monotonic() < until:
@@ -153,7 +153,7 @@ class Subscriptions:
             asyncio.get_running_loop().call_later(DRAIN_S, self._drain)
 
     def _serve(self, streams: deque[_Subscription]) -> bool:
-        """Send a page to the first of a user's streams that can take one; whether any could."""
+        """Send a page to the first of a user's streams that can take one; True if there was one."""
         for _ in range(len(streams)):
             stream = streams.popleft()
             if stream.peer.gone:
@@ -195,7 +195,7 @@ class Subscriptions:
         return self._journal.events(after, PAGE)
 
     def _frame(self, stream: _Subscription, events: Sequence[Event]) -> tuple[bytes | None, int]:
-        """The message for a follower (None: it may see nothing of it), and up to which event it reaches."""
+        """Return the message for a follower (None: it may see none of the events) and the last event that it covers."""
         last = events[-1].seq
         seen = tuple(shown for event in events if (shown := self._seen(stream, event)) is not None)
         if not seen:
@@ -224,7 +224,7 @@ class Subscriptions:
             self._lag(stream)
 
     def _seen(self, stream: _Subscription, event: Event) -> Event | None:
-        """What the follower sees of an event; None: nothing, or it did not ask for it."""
+        """Return the event as the follower may see it; None if it may not, or did not request it."""
         job: JobId | None = getattr(event.data, "job", None)
         if job is not None and stream.job is not None and job != stream.job:
             return None

@@ -1,4 +1,4 @@
-"""What the daemon does by the clock: time limits of jobs, looking at the hosts, forgetting, snapshots, silent peers.
+"""Do the daemon's timed work: time limits of jobs, polling hosts, forgetting, snapshots, silent peers.
 
 Knows the clock and the state store; must not know requests.
 """
@@ -27,26 +27,26 @@ from jupyter_elastic.types.texts import also_used_by
 HOUSEKEEPING_S = 1.0
 PEER_SILENCE_S = 3600.0
 SCAN_S = 10.0
-"""How often the hosts are looked at."""
+"""Seconds between polls of the hosts."""
 NOTES_S = 0.25
-"""How often it is looked whether somebody has changed the other hosts, or noted that one has failed."""
+"""Seconds between checks for changes of the other hosts or notes of their failures."""
 CONFIRM_S = 2.0
-"""After a foreign process was seen for the first time they are looked at again so soon."""
+"""Seconds until the next poll of the hosts after a foreign process was first seen."""
 FORGET_S = 600.0
-"""How often the ended jobs are gone through for those to forget."""
+"""Seconds between searches for ended jobs to forget."""
 LOGGED = ("Hello", "connection")
-"""Refusals that are also in the log, counted as in the journal: of agents that wait, of floods and of connections."""
+"""Refusals that are also logged, counted as in the journal: of waiting agents, floods and connections."""
 TRIM_S = 10.0
-"""How often memory that is free is given back to the system, where something has happened since."""
+"""Minimum seconds between releases of free memory to the system, done only if something has happened since."""
 
 log = logging.getLogger(__name__)
 
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-"""By itself glibc keeps what lies below anything in use: after a thousand connections 60 MB. Other libraries don't."""
+"""glibc alone keeps all memory below a used block: 60 MB after a thousand connections. Other libraries don't."""
 
 
 class Timers:
-    """The daemon's alarms and regular work."""
+    """Alarms and regular work of the daemon."""
 
     def __init__(
         self,
@@ -67,13 +67,13 @@ class Timers:
         self._forget_at = self._trim_at = clock.monotonic()
         self._trimmed = (-1, -1)
         self._suspicious: frozenset[foreign.Sighting] = frozenset()
-        """Processes that were foreign on leased slots at the last look at the hosts."""
+        """Processes that were foreign on leased slots at the last poll of the hosts."""
         self._look_soon = False
         self.lag = Histogram(SHORT_S)
-        """Seconds that the loop came too late for the regular work."""
+        """Seconds by which the loop was late for the regular work."""
 
     def set_alarm(self) -> None:
-        """Wake up when the next time limit of a job is reached."""
+        """Set the alarm for the next time limit or other deadline in the core."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -116,7 +116,7 @@ class Timers:
         self._store.observe(Forget(**self._store.stamp(), before=before, keep=self._settings.keep_jobs))
 
     def tell_refusals(self, now: float) -> None:
-        """Write down what was refused and is to be told by then."""
+        """Journal the refusals that are due by `now`."""
         if self._store.failing is None:
             for one in self._refusals.due(now):
                 told = {name: getattr(one, name) for name in ("ask", "code", "count", "message", "about")}
@@ -130,14 +130,14 @@ class Timers:
             self._store.observe(RevokeKey(**self._store.stamp(), key=key, reason="its term is over"))
 
     def _trim(self) -> None:
-        """Give back what is free, unless nothing has happened since the last time."""
+        """Release free memory, unless nothing has happened since the last time."""
         done = (self._store.core.state.seq, self._transport.connections.ended)
         if _malloc_trim is not None and done != self._trimmed and self._clock.monotonic() >= self._trim_at:
             _malloc_trim(0)
             self._trimmed, self._trim_at = done, self._clock.monotonic() + TRIM_S
 
     async def watch_hosts(self) -> None:
-        """Look at the hosts again and again, for ever."""
+        """Poll the hosts again and again, for ever."""
         state = self._settings.state_dir
 
         def noted() -> tuple[object, ...]:
@@ -158,7 +158,7 @@ class Timers:
                 self._store.commit()
 
     def look_at_hosts(self) -> None:
-        """Look at the hosts once. Raises what the source raises."""
+        """Poll the hosts once. Raises what the source raises."""
         self._report(self._hosts(self._slots_held()))
 
     def _hosts(self, held: frozenset[SlotId]) -> tuple[Host, ...]:

@@ -1,10 +1,8 @@
-"""The daemon's sockets: who is speaking, what did they send, and how an answer gets back. Nothing here is believed.
+"""Serve the daemon's sockets: identify users, receive frames, send answers. No input is trusted.
 
-A UNIX socket (`ipc://`), where the kernel says which user is at the other end, and, when asked for, a TCP socket with
-CURVE, where a table of public keys says it. What comes in is handed on frame by frame, with a call when there is no
-more at the moment, so that one fdatasync serves all that came. A peer that does not read gets a bounded queue and holds
-nobody up.
-
+On a UNIX socket (`ipc://`) the kernel tells which user is at the other end; on an optional TCP socket with CURVE a
+table of public keys does. Frames are passed on one by one, with a call after the last one received, so that one
+fdatasync serves them all. A peer that does not read gets a bounded queue and delays nobody.
 Knows ZeroMQ and asyncio; must not know what a frame means.
 """
 
@@ -34,15 +32,15 @@ from jupyter_elastic.scheduler.users import Users
 from jupyter_elastic.types import AgentPlace
 
 BATCH = 512
-"""Frames received, and answered, at once."""
+"""Maximum number of frames received, and answered, at once."""
 TURN_S = 0.002
-"""For so long each, where the pool is shared: another user's ask then waits no longer for what has come before."""
+"""Seconds each of receiving and answering on a shared pool, so that other users' requests wait no longer for it."""
 OUTBOX = 10_000
-"""Frames kept for a peer that does not read, beside the 1000 in its socket; one more and it is dropped."""
+"""Maximum number of frames queued for a slow peer, beside the 1000 in its socket; a peer with more is dropped."""
 HELD_BYTES = 64 * 1024 * 1024
-"""What waits of all newcomers until it is known who they are; one more frame costs its sender the connection."""
+"""Bytes queued for all peers that are not identified yet; one more frame costs its sender the connection."""
 NAMES_S = 60.0
-"""So often it is asked whether users are still called what they were when they came."""
+"""Seconds between checks that users still have the names that they connected with."""
 OUTBOX_BYTES = 32 * 1024 * 1024
 _ZAP = "inproc://zeromq.zap.01"
 
@@ -52,7 +50,7 @@ Sent = Literal["sent", "queued", "gone"]
 
 
 class Curve(NamedTuple):
-    """What a CURVE socket needs: the daemon's key pair (Z85) and the table of keys that may connect."""
+    """Configuration of a CURVE socket: the daemon's key pair (Z85) and the table of keys that may connect."""
 
     public: bytes
     secret: bytes
@@ -60,41 +58,41 @@ class Curve(NamedTuple):
 
 
 class Peer(Struct, eq=False):
-    """A connection. Its user is what the socket says, for as long as it lasts."""
+    """A connection; the socket determines its user for as long as it lasts."""
 
     socket: zmq.Socket[bytes]
     identity: bytes
     user: str
     who: int | str = ""
-    """The UNIX id, or the public key, that stands for the user."""
+    """UNIX id or public key that stands for the user."""
     guest: Guest | None = None
-    """What its key may, if that is a registered one."""
+    """User and rights of a registered key; None for other users."""
     groups: tuple[str, ...] = ()
-    """Of the user, as whoever vouches for him says."""
+    """Groups of the user, as the registrar named them."""
     descriptor: int = -1
     role: str = "client"
     place: AgentPlace | None = None
-    """Where it is, if it is an agent."""
+    """Origin of an agent."""
     heard_at: float = 0.0
-    """Monotonic time of its last frame."""
+    """Monotonic time of the last frame."""
     gone: bool = False
     hung_up: bool = False
-    """Nothing more of it counts, though some of it may still come."""
+    """True once the peer was disconnected: later frames no longer count."""
     surplus: bool = False
-    """It is one connection more than its user may have."""
+    """True if the connection exceeds its user's maximum."""
     allowance: Allowance | None = None
-    """What may still be asked on it; None: anything."""
+    """Requests that the connection may still make; None: unlimited."""
     waiting_bytes: int = 0
-    """Of what is kept for it until it reads."""
+    """Bytes queued for the peer until it reads."""
 
     @property
     def caller(self) -> Caller:
-        """Who asks on it."""
+        """User or guest on the connection."""
         return self.user if self.guest is None else self.guest
 
     @property
     def uid(self) -> int | None:
-        """The user's UNIX id; None for who came by a key."""
+        """UNIX id of the user; None for a user who connected by a key."""
         return self.who if isinstance(self.who, int) else None
 
 
@@ -113,13 +111,13 @@ class Transport:
         is_barred: Callable[[str], bool] = lambda _user: False,
         admit: Callable[[Peer, memoryview], bool] | None = None,
     ) -> None:
-        """`admit`, where the pool is shared: whether a frame may wait for its turn; if not, it has answered it."""
+        """`admit`, on a shared pool: True if a frame may be queued; otherwise it has sent the answer."""
         self._take = take
         self._rest = rest
         self._monotonic = monotonic
         self._users = users or Users()
         self._held: dict[tuple[int, bytes], list[zmq.Frame]] = {}
-        """What newcomers have said, until it is known who they are."""
+        """Frames of connections whose user is not known yet."""
         self._held_bytes = 0
         self._names_at = monotonic() + NAMES_S
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -133,22 +131,22 @@ class Transport:
             left=self._left,
         )
         self.forgotten: Callable[[Peer], None] = lambda _peer: None
-        """Called with each that is gone."""
+        """Called with each peer that is gone."""
         self._admit = admit
         self._intake: Intake[tuple[Peer, memoryview]] = Intake()
         self._monitors: list[zmq.Socket[bytes]] = []
         self._sockets: dict[zmq.Socket[bytes], bool] = {}
-        """All sockets, and whether CURVE guards them."""
+        """All sockets, with True for those that CURVE guards."""
         self._zap: zmq.Socket[bytes] | None = None
         self._keys: Keys | None = None
         self._peers: dict[tuple[int, bytes], Peer] = {}
         self._lagging: dict[Peer, deque[bytes]] = {}
-        """What waits for peers that don't read. Most do: a queue for each would be half of what a connection takes."""
+        """Frames for peers that don't read; most do, and a queue for each would be half of a connection's memory."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pumping = False
 
     def listen_unix(self, path: str, *, shared: bool = False, group: int | None = None) -> str:
-        """Listen on a UNIX socket; its endpoint. `shared`: other users of this machine, or of `group`, may connect."""
+        """Listen on a UNIX socket, and return its endpoint; `shared`: for users of this machine or of `group`."""
         socket = self._socket()
         socket.bind(f"ipc://{path}")
         if shared and group is not None:
@@ -157,7 +155,7 @@ class Transport:
         return f"ipc://{path}"
 
     def listen_tcp(self, endpoint: str, curve: Curve) -> str:
-        """Listen on TCP with CURVE; the endpoint with its real port. Only keys of the table get through."""
+        """Listen on TCP with CURVE, and return the endpoint with its real port. Only keys of the table are admitted."""
         self._zap = self._context.socket(zmq.REP)
         self._zap.bind(_ZAP)
         self._keys = curve.keys
@@ -183,7 +181,7 @@ class Transport:
         self._pump_soon()
 
     def close(self) -> None:
-        """Close all sockets; what was not sent yet gets a second."""
+        """Close all sockets; frames that were not sent yet get a second."""
         if self._loop is not None:
             for socket in [*self._sockets, *self._monitors, *([self._zap] if self._zap else [])]:
                 self._loop.remove_reader(_descriptor(socket))
@@ -197,7 +195,7 @@ class Transport:
         reader.join()
 
     def send(self, peer: Peer, frame: bytes) -> Sent:
-        """Send a frame, or keep it for a peer that is busy (`queued`)."""
+        """Send a frame, or queue it for a peer that is busy (`queued`)."""
         if peer.gone:
             return "gone"
         outbox = self._lagging.get(peer)
@@ -214,7 +212,7 @@ class Transport:
         return "queued"
 
     def flush(self) -> None:
-        """Send what waits for busy peers. To be called every few milliseconds while `lagging`."""
+        """Send queued frames to busy peers. To be called every few milliseconds while `lagging`."""
         for peer, outbox in list(self._lagging.items()):
             while outbox and self._push(peer, outbox[0]) == "sent":
                 peer.waiting_bytes -= len(outbox.popleft())
@@ -223,11 +221,11 @@ class Transport:
 
     @property
     def lagging(self) -> bool:
-        """Whether something waits for a busy peer."""
+        """True if frames wait for a busy peer."""
         return bool(self._lagging)
 
     def forget(self, peer: Peer) -> None:
-        """This peer is gone, or to be treated so. If it speaks again it is a new one."""
+        """Treat this peer as gone; if it sends another frame it is a new peer."""
         peer.gone = True
         peer.waiting_bytes = 0
         self._lagging.pop(peer, None)
@@ -235,12 +233,12 @@ class Transport:
         self._peers.pop((id(peer.socket), peer.identity), None)
 
     def hang_up(self, peer: Peer) -> None:
-        """End its connection; what it has sent before and was not taken yet is lost."""
+        """End the peer's connection; frames that it has sent and that were not taken yet are lost."""
         peer.hung_up = True
         self.connections.end(peer.descriptor, peer)
 
     def end_changed(self) -> None:
-        """End the connections of whoever is no longer who he was: a key that was struck off, an id under a new name."""
+        """End connections whose user is no longer valid: a removed key, an id under a new name."""
         if self._keys is not None and self._keys.read_again():
             self.judge_again({peer.who for peer in self._peers.values() if isinstance(peer.who, str)})
         if self._monotonic() >= self._names_at:
@@ -249,7 +247,7 @@ class Transport:
                 self._users.ask(uid, functools.partial(self._end_renamed, uid))
 
     def judge_again(self, keys: Collection[str]) -> None:
-        """What these keys may has changed: end the connections of those that may no longer connect."""
+        """End the connections of those of the keys that may no longer connect, and renew the others' rights."""
         for peer in [peer for peer in self._peers.values() if peer.who in keys]:
             caller = self._keys.caller(str(peer.who)) if self._keys is not None else None
             if caller is None or name_of(caller) != peer.user:
@@ -275,7 +273,7 @@ class Transport:
         self.forget(peer)
 
     def prune(self, silent_s: float) -> None:
-        """Forget peers that have said nothing for so long; one that lives is known again with its next frame."""
+        """Forget clients without a frame for `silent_s` seconds; one that lives is known again with its next frame."""
         limit = self._monotonic() - silent_s
         for peer in [peer for peer in self._peers.values() if peer.heard_at < limit and peer.role == "client"]:
             self.forget(peer)
@@ -300,19 +298,19 @@ class Transport:
         return socket
 
     def _look(self) -> None:
-        """Take in who has come and gone; edge-triggered as `_pump`."""
+        """Process new and ended connections; edge-triggered like `_pump`."""
         if self._loop is not None and self.connections.look():
             self._loop.call_soon(self._look)
 
     def _left(self, peer: Peer) -> None:
-        """Its connection has ended. An agent may come back: when it is gone is said by its silence."""
+        """Forget a client whose connection has ended; an agent may come back, so only its silence makes it gone."""
         if peer.role == "client":
             self.forget(peer)
 
     def _pump(self) -> None:
-        """Receive some of what there is, then answer some of it, each user in turn.
+        """Receive some of the waiting frames, then answer some, each user in turn.
 
-        The descriptor of a ZeroMQ socket is edge-triggered: after each use look again.
+        The descriptor of a ZeroMQ socket is edge-triggered: after each use check again.
         """
         self._pumping = False
         if self._loop is None:
@@ -374,7 +372,7 @@ class Transport:
         self._hear(peer, parts[1], now)
 
     def _hold(self, socket: zmq.Socket[bytes], identity: bytes, uid: int, frame: zmq.Frame) -> None:
-        """Keep what a newcomer says until it is known who that is."""
+        """Queue frames of a new connection until its user is known."""
         key = (id(socket), identity)
         if key not in self._held:
             self._held[key] = []
@@ -386,7 +384,7 @@ class Transport:
         self._held_bytes += len(frame)
 
     def _known(self, socket: zmq.Socket[bytes], identity: bytes, uid: int, user: str) -> None:
-        """It is known who the newcomer is: take what he has said so far."""
+        """Process the queued frames of a connection whose user is now known."""
         frames = self._held.pop((id(socket), identity))
         self._held_bytes -= sum(map(len, frames))
         if self._loop is None or not frames:
@@ -414,10 +412,10 @@ class Transport:
 
     @staticmethod
     def _who(curve: bool, frame: zmq.Frame) -> int | str | None:
-        """Who sent it: a UNIX id or a public key.
+        """Return the sender: a UNIX id or a public key.
 
-        Each source is asked only where the other end can't write it: `User-Id` counts under CURVE alone, where the
-        judge of handshakes gave it; elsewhere a peer can put it into its own greeting.
+        Each source is used only where the other end can't write it: `User-Id` counts under CURVE alone, where the check
+        of the handshake set it; elsewhere a peer can put it into its own greeting.
         """
         try:
             if curve:
@@ -439,7 +437,7 @@ class Transport:
         return "sent"
 
     def _answer_zap(self) -> None:
-        """Judge handshakes (ZeroMQ RFC 27). Nothing may escape, or every later client would hang."""
+        """Check handshakes (ZeroMQ RFC 27). No exception may escape, or every later client would hang."""
         while self._zap is not None and _readable(self._zap):
             parts = self._zap.recv_multipart()
             version, request, key, caller = parts[0], parts[1] if len(parts) > 1 else b"", b"", None
@@ -457,7 +455,7 @@ class Transport:
 
 
 def _next_message(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
-    """The parts of the next message; none when there is no message."""
+    """Return the parts of the next message; empty if there is none."""
     try:
         return socket.recv_multipart(zmq.NOBLOCK, copy=False)
     except zmq.Again:
@@ -465,7 +463,7 @@ def _next_message(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
 
 
 def _connection(frame: zmq.Frame) -> int:
-    """The descriptor of the connection that it came on."""
+    """Return the descriptor of the connection that the frame came on."""
     with contextlib.suppress(zmq.ZMQError):
         return int(frame.get("__fd"))
     return -1

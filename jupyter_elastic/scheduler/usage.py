@@ -1,10 +1,9 @@
-"""Who has held how many slots for how long, what of it was borrowed, and who lent it: folded from the journal.
+"""Compute from the journal how long users held slots, which of these were borrowed, and who lent them.
 
-`Usage` is a pure fold. `UsageBook` feeds it what the journal has got since the last question, in a thread of its own,
-so that a long journal holds nobody up and is read once.
-
-What an account holds beyond what it is entitled to (`entitlement`) is borrowed, what it leaves of that is unused. What
-others hold of the unused is lent, by each who leaves some in proportion: in sum as much is lent as is borrowed.
+`Usage` is a pure fold. `UsageBook` feeds it the journal's new events before each answer, in a thread of its own, so
+that a long journal delays nobody and is read once. Slots that an account holds beyond its entitlement (`entitlement`)
+are borrowed, those that it leaves of its entitlement are unused. Slots of the unused that others hold are lent, by each
+lender in proportion: in sum as many slots are lent as are borrowed.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from jupyter_elastic.types import (
 
 DAY_S = 86_400.0
 KINDS = (JobSubmitted, JobStarted, RescaleRequested, SlotsReleased, JobEnded, HostsChanged, SharesChanged)
-"""The events that matter."""
+"""Kinds of events that change usage."""
 LEAST = 1e-9
-"""Parts of a slot below that are the rounding of numbers."""
+"""Parts of a slot below which a difference is rounding."""
 
 
 class Usage:
@@ -44,25 +43,25 @@ class Usage:
 
     def __init__(self) -> None:
         self._jobs: dict[JobId, Account] = {}
-        """Whose the jobs are that are not over."""
+        """Accounts of unfinished jobs."""
         self._there: Counter[Account] = Counter()
-        """How many of these each account has; those that have none are left out."""
+        """Number of unfinished jobs of each account that has some."""
         self._slots: dict[SlotId, Account] = {}
-        """Whose each slot is that is not free."""
+        """Account of each slot that is not free."""
         self._for_servers: set[SlotId] = set()
-        """Slots that are for servers alone, and nobody's share."""
+        """Slots for servers alone, which count for no account."""
         self._capacity = 0
         self._shares = SharesChanged()
         self._at = 0.0
-        """Up to when the sums count."""
+        """Time up to which the sums count."""
         self._due: dict[Account, float] | None = None
-        """What each account is entitled to; None: to be counted again."""
+        """Slots that each account is entitled to; None: to be computed again."""
         self._rates: dict[Account, tuple[float, float, float]] | None = {}
-        """Slots that each account holds, has borrowed and has lent since then; None: to be counted again."""
+        """Slots that each account holds, has borrowed and has lent since then; None: to be computed again."""
         self._sums: defaultdict[tuple[int, Account], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
 
     def take(self, event: Event) -> None:
-        """Fold an event; they come in their order."""
+        """Fold an event; events come in their order."""
         self._count(event.at, self._sums)
         self._at = max(self._at, event.at)
         match event.data:
@@ -94,7 +93,7 @@ class Usage:
         self._rates = None
 
     def rows(self, since: float, now: float) -> list[UsageRow]:
-        """What was used on the days from that of `since` on, with what is held until `now`, by day, user and group."""
+        """Return the use from the day of `since` on, with slots held until `now`, by day, user and group."""
         sums = defaultdict(lambda: [0.0, 0.0, 0.0], {key: list(found) for key, found in self._sums.items()})
         self._count(now, sums)
         return [
@@ -111,7 +110,7 @@ class Usage:
         ]
 
     def _count(self, until: float, sums: defaultdict[tuple[int, Account], list[float]]) -> None:
-        """Add what was held from `_at` to `until`, day by day."""
+        """Add the slots held from `_at` to `until` to the sums, day by day."""
         began = self._at
         if began >= until:
             return
@@ -127,7 +126,7 @@ class Usage:
             began = end
 
     def _counted(self) -> dict[Account, tuple[float, float, float]]:
-        """The rates now, of those accounts that have any."""
+        """Return the present rates of the accounts that have any."""
         held = Counter(self._slots.values())
         if not held:
             return {}  # nobody has anything to borrow
@@ -145,17 +144,17 @@ class Usage:
 
 
 class UsageBook:
-    """The usage of a pool's whole history."""
+    """Queries for the usage over a pool's whole history."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._usage = Usage()
         self._seq = 0
-        """Of the last event that was folded."""
+        """Number of the last event that was folded."""
         self._reading = asyncio.Lock()
 
     async def rows(self, since: float, now: float) -> list[UsageRow]:
-        """As `Usage.rows`. JournalError where the journal is damaged."""
+        """Return `Usage.rows`. JournalError if the journal is damaged."""
         async with self._reading:
             return await asyncio.to_thread(self._read, since, now)
 

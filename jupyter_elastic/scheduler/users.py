@@ -1,8 +1,8 @@
-"""Which user is behind a UNIX id. The id is who somebody is, the name is what people call him.
+"""Find the user of a UNIX id. The id identifies a user, the name is for people.
 
-The name is asked for anew for each connection, in a thread: a directory service may be slow, and must hold up nobody
-else. A name belongs to the id that was seen with it first (`bound`): whoever comes with the same name and another id is
-somebody else, `name#id`, and so is whoever comes with an id that was used before under another name.
+The name is looked up anew for each connection, in a thread: a directory service may be slow and must delay nobody else.
+A name belongs to the id that was seen with it first (`bound`): the same name with another id is another user,
+`name#id`, and so is an id that was used before under another name.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from jupyter_elastic.scheduler.auth import user_name
 
 
 class Users:
-    """The users of this machine.
+    """Names of this machine's users.
 
     Args:
         names: Names that are known from the start, by id.
-        bound: The id that a name belongs to; None: to none yet.
-        look_up: The name of an id, `#id` where it has none; it may take its time.
+        bound: Returns the id that a name belongs to; None: to none yet.
+        look_up: Returns the name of an id, `#id` if it has none; may be slow.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class Users:
         self._asked: dict[int, list[Callable[[str], None]]] = {}
 
     def known(self, uid: int) -> str:
-        """What this user was called last, for people and for counting; nothing is looked up."""
+        """Return the last known name of this user, for people and for counting; looks nothing up."""
         return self._names.get(uid, f"#{uid}")
 
     def ask(self, uid: int, then: Callable[[str], None]) -> None:
-        """Find out who this is; `then` is called with it in the running loop."""
+        """Look up the user's name and call `then` with it in the running loop."""
         asked = self._asked.get(uid)
         if asked is not None:
             asked.append(then)

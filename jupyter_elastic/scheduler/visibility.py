@@ -1,7 +1,7 @@
-"""What a user sees of a pool that he shares with others: of his own jobs all, as administrators do of every job.
+"""Decide what users see of a shared pool: all of their own jobs; administrators see all of every job.
 
-Of somebody else's job he sees whose it is, its name, its state, its slots and what the policy says of it. `_SEEN` names
-each field of that: what a later version adds is hidden until it is named here. Pure: knows records and rights.
+Of another user's job a user sees the owner, name, state, slots and the policy's reason. `_SEEN` names each such field:
+a field that a later version adds is hidden until it is named here. Pure: knows records and rights.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from jupyter_elastic.types.texts import for_others
 _R = TypeVar("_R", JobInfo, JobView)
 
 PART = 50
-"""Jobs that are shown without a pause."""
+"""Jobs that are converted without a pause."""
 DRAFTS = 10_000
-"""Jobs as others see them that are kept: some lists."""
+"""Maximum number of cached jobs as others see them: some lists."""
 
 _RANGE = ("min_slots", "max_slots", "sizes", "min_servers", "max_servers", "preemptible")
 _SEEN: dict[type[Struct], tuple[str, ...]] = {
@@ -81,11 +81,11 @@ _SEEN: dict[type[Struct], tuple[str, ...]] = {
     PlanAccepted: ("policy", "reasons"),
     AgentChanged: ("user", "connected"),
 }  # fmt: skip
-"""By record, the fields that everybody sees; a record that is not here is seen by its owner and administrators only."""
+"""Fields that every user sees, by record; other records are for their owner and administrators only."""
 _PICK = {kind: attrgetter(*names, names[0]) for kind, names in _SEEN.items()}
-"""Gets them at once: a list may have thousands of jobs. One more than there are, so that it is a tuple in any case."""
+"""Fetch all fields in one call, since a list may have thousands of jobs; one name more makes the result a tuple."""
 _BLANK: dict[type[Struct], dict[str, Any]] = {JobSpec: {"folder": "", "python": "", "engine": "-"}}
-"""What stands for a hidden field that has no default, or whose default would say something."""
+"""Values of hidden fields that have no default, or whose default would mean something."""
 
 
 def _no_reason(_job: JobId) -> str:
@@ -93,20 +93,20 @@ def _no_reason(_job: JobId) -> str:
 
 
 class Visibility:
-    """Decides what of a record a user sees. With `hide_names` others' jobs are called by their number."""
+    """Filter of records for a user; with `hide_names` others' jobs are named by their number."""
 
     def __init__(self, rights: Rights, *, hide_names: bool = False) -> None:
         self._rights = rights
         self._hide_names = hide_names
         self._drafts: dict[tuple[type, JobId], tuple[JobInfo | JobView, str, Any]] = {}
-        """What others see of a job, beside the record and the reason that it was made of; these two say if it holds."""
+        """Jobs as others see them, with the record and the reason that they were made from, to tell if these hold."""
 
     def whole(self, user: Caller, owner: str | None) -> bool:
-        """Whether `user` sees all of what is `owner`'s."""
+        """True if `user` sees all that belongs to `owner`."""
         return name_of(user) == owner or self._rights.sees_all(user)
 
     def job(self, user: Caller, record: _R, policys_reason: Callable[[JobId], str] = _no_reason) -> _R:
-        """What `user` sees of a job; to others its reason is the policy's."""
+        """Return the job as `user` may see it; other users see the policy's reason."""
         if self.whole(user, record.owner):
             return record
         reason = policys_reason(record.job)
@@ -123,7 +123,7 @@ class Visibility:
     def jobs(
         self, user: Caller, records: Sequence[_R], policys_reason: Callable[[JobId], str] = _no_reason
     ) -> Generator[None, None, tuple[_R, ...]]:
-        """What `user` sees of many jobs, built in parts of a millisecond at most, after each of which it yields."""
+        """Return the jobs as `user` may see them; yields after each part of at most a millisecond."""
         seen: list[_R] = []
         for at in range(0, len(records), PART):
             seen += [self.job(user, record, policys_reason) for record in records[at : at + PART]]
@@ -131,13 +131,13 @@ class Visibility:
         return tuple(seen)
 
     def view(self, user: Caller, view: View) -> Generator[None, None, View]:
-        """What `user` sees of a policy's view, in such parts."""
+        """Return a policy's view as `user` may see it, built in such parts."""
         seen = yield from self.jobs(user, view.jobs)
         used, lengths = (view.used, view.lengths) if self._rights.is_admin(user) else ({}, {})
         return replace(view, jobs=seen, memo=None, used=used, lengths=lengths)
 
     def event(self, user: Caller, event: Event, owner: str | None) -> Event | None:
-        """What `user` sees of an event; None: nothing. `owner` is that of the job it is about, None: not known."""
+        """Return the event as `user` may see it, or None; `owner` is the owner of its job, None if unknown."""
         data = event.data
         if isinstance(data, JobSubmitted):
             owner = data.owner
@@ -159,14 +159,14 @@ class Visibility:
         return replace(event, data=public, cause="")  # the cause of a submit is its key
 
     def slots(self, user: Caller, slots: Iterable[SlotInfo]) -> tuple[SlotInfo, ...]:
-        """What `user` sees of slots; how others call a session, and what of it stays in memory, is theirs."""
+        """Return the slots as `user` may see them; a session's name and retained memory are for its owner only."""
         return tuple(
             replace(slot, pinned="kept by a session") if slot.pinned and not self.whole(user, slot.owner) else slot
             for slot in slots
         )
 
     def _public(self, record: Any, job: JobId | None, **known: Any) -> Any:
-        """Those fields that everybody sees; `known`: what stands for some of them."""
+        """Make a record of the fields that every user sees, some of them replaced by `known`."""
         kind = type(record)
         fields = dict(zip(_SEEN[kind], _PICK[kind](record), strict=False)) | known
         if "spec" in fields:
@@ -177,12 +177,12 @@ class Visibility:
 
 
 def _as_seen(host: Host, user: str) -> Host:
-    """Who can't reach a host is nobody else's business: the reasons name files of theirs."""
+    """Drop other users' failures to reach the host; the reasons name files of theirs."""
     return replace(host, unreachable={one: why for one, why in host.unreachable.items() if one == user})
 
 
 def _expected_s(job: JobView) -> float | None:
-    """How long the job is expected to run at its least size, so that a what-if needs none of its measurements."""
+    """Return the expected seconds of the job at its minimum size, so that a what-if needs none of its measurements."""
     if job.profile.remaining is None:
         return job.estimate_s
     return float(round((work_left(job) + job.attained_s) / max(1, job.min_slots)))

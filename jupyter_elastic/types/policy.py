@@ -48,14 +48,14 @@ class Profile(Record, frozen=True, kw_only=True, gc=False):
     """Loss curve as (samples, loss), in order of the samples: at most 32 points, older points farther apart."""
 
     def rate(self, workers: int, servers: int = 0) -> float | None:
-        """Samples per second at a size: measured, else by the fit.
+        """Return the samples per second at a size: measured, else by the fit.
 
         Args:
-            workers: How many workers; 0 gives 0.0.
-            servers: Parameter servers beside them.
+            workers: Number of workers; 0 gives 0.0.
+            servers: Number of parameter servers.
 
         Returns:
-            Samples per second; None when nothing is known of the job's speed.
+            Samples per second; None if nothing is known of the job's speed.
         """
         if workers <= 0:
             return 0.0
@@ -192,7 +192,7 @@ class Plan(Record, frozen=True, kw_only=True):
 
 
 class Policy(Protocol):
-    """Decides who gets how many slots. Pure: no clock, no chance, no memory but the memo.
+    """Divides the slots among jobs. Pure: no clock, no chance, no memory but the memo.
 
     Args:
         options: An instance of the class's `Options`.
@@ -216,13 +216,12 @@ class Policy(Protocol):
     def __init__(self, options: Any) -> None: ...
 
     def plan(self, view: View) -> Plan:
-        """The plan for this view, the same each time it is asked.
+        """Return the plan for this view, always the same one for the same view.
 
         Args:
-            view: The pool as it is; it is not to be changed.
+            view: The present pool; not to be changed.
 
         Returns:
-            Who is to hold how many slots. A plan that is not legal, an exception or a missed deadline (5 s) leaves all
-            as it is.
+            The sizes of jobs. An illegal plan, an exception or a missed deadline (5 s) leaves the allocation as it is.
         """
         ...
