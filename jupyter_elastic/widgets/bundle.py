@@ -1,6 +1,6 @@
-"""Where the built front end lies. Knows the package's folder; must not know widgets.
+"""Finds the built front end. Knows the package's folder; must not know widgets.
 
-There is one front end, in TypeScript; the wheel has it built, and `pip install -e .` builds it in a source checkout.
+The only front end is in TypeScript; the wheel has it built, and `pip install -e .` builds it in a source checkout.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ STATIC = Path(__file__).parent / "static"
 
 
 def script(name: str) -> Path:
-    """The module `job`, `job_loader` or `pool` of a notebook view; ElasticError says how to build what is missing."""
+    """Return the path of a notebook view's module `job`, `job_loader` or `pool`; ElasticError says how to build it."""
     return _built(STATIC / f"{name}.js")
 
 
 def style() -> str:
-    """The style sheet of all views; ElasticError as above."""
+    """Return the style sheet of all views; ElasticError as above."""
     return _built(STATIC / "elastic.css").read_text(encoding="utf-8")
 
 
 @functools.cache  # true once, true for this process: its views have read it
 def check() -> None:
-    """ElasticError unless everything a notebook view needs is there: asked before a job is queued, not after."""
+    """Raise ElasticError unless all files of a notebook view exist: called before a job is queued, not after."""
     for name in ("job", "job_loader", "pool"):
         script(name)
     style()

@@ -1,4 +1,4 @@
-"""Widgets whose page sends commands: the updater's thread carries each out, and its answer goes back under its number.
+"""Handles commands from widgets' pages: the updater's thread executes each, and sends its answer under its number.
 
 Knows the comm and the updater.
 """
@@ -17,7 +17,7 @@ WINDOW = 100
 
 
 class Command(msgspec.Struct, forbid_unknown_fields=True):
-    """What a page asks for; `id` comes back in the answer."""
+    """A request from a page; the answer carries the same `id`."""
 
     type: str
     id: int | None = None
@@ -32,7 +32,7 @@ class Command(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CommandWidget(anywidget.AnyWidget):
-    """Answers each command with `{id, value}` or `{id, error}`. `plain` is what tools without widgets show instead."""
+    """A widget that answers each command with `{id, value}` or `{id, error}`; tools without widgets show `plain`."""
 
     def __init__(self, *, plain: str | None = None, **traits: Any) -> None:
         super().__init__(**traits)
@@ -41,7 +41,7 @@ class CommandWidget(anywidget.AnyWidget):
         receive_while_busy(self)
 
     async def execute(self, command: Command) -> Any:
-        """What answers a command; an exception's text is shown on the page. BadRequest for one that there isn't."""
+        """Execute a command; the page shows an exception's text. BadRequest for an unknown command."""
         raise BadRequest(f"there is no {command.type[:50]!r}; the page and the kernel are of different versions")
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
@@ -72,9 +72,9 @@ class CommandWidget(anywidget.AnyWidget):
 def receive_while_busy(widget: Any) -> None:
     """Let a click be received while a cell keeps the kernel busy.
 
-    JupyterLab sends it over a subshell, but ipykernel 7.4 hands it to the loop that last sent on the comm, which is the
-    busy one. This takes the front end's choice instead, where that version's hook exists. Before ipykernel 7 there are
-    no subshells: a click waits for the cell's end, unless the server extension takes it.
+    JupyterLab sends a click over a subshell, but ipykernel 7.4 hands it to the loop that last sent on the comm, which
+    is the busy one. This function makes ipykernel use the front end's choice instead, where that version's hook exists.
+    Before ipykernel 7 there are no subshells: a click waits for the cell's end, unless the server extension takes it.
     """
     comm = getattr(widget, "comm", None)
     if comm is not None and hasattr(comm, "_reply_subshell_for"):

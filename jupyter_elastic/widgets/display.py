@@ -1,7 +1,7 @@
-"""A job as self-contained HTML and as plain text, for tools without widgets and for files that are kept.
+"""Renders a job as self-contained HTML and as plain text, for tools without widgets and for files that are kept.
 
 Pure: screen and output in, text out. No script, no network, everything escaped; Jupyter's theme variables with
-fallbacks, so that it reads well in nbconvert's page too.
+fallbacks, so that the page of nbconvert is readable too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jupyter_elastic.client.job_model import JobScreen, SizePoint, human_time
 from jupyter_elastic.types import ENDED
 
 Output = Mapping[str, Sequence[Sequence[str]]]
-"""Rank -> lines, as `output` makes them."""
+"""Rank -> lines, as made by `output`."""
 
 _STATIC_LINES = 40
 _TEMPLATE: Template = Template(
@@ -29,7 +29,7 @@ _TEMPLATE: Template = Template(
 
 
 def html(screen: JobScreen, output: Output | None = None, *, error: str = "", folder: str = "") -> str:
-    """The job as one `<div>`, by the template `job.html`; a live view of the same `folder` hides it by its class."""
+    """Render the job as one `<div>` by the template `job.html`; a live view of `folder` hides it by its class."""
     ranged = screen.min_slots != screen.max_slots
     return _TEMPLATE.render(
         screen=screen,
@@ -47,7 +47,7 @@ def html(screen: JobScreen, output: Output | None = None, *, error: str = "", fo
 
 
 def text(screen: JobScreen, output: Output | None = None, *, error: str = "") -> str:
-    """The job in a few lines."""
+    """Render the job in a few lines of text."""
     lines = [f"job {screen.job} {screen.name}: {_state(screen)}"]
     said = (screen.warning, _detail(screen), screen.use.waits if screen.use else "")
     lines += [f"  {line}" for line in said if line]
@@ -66,20 +66,20 @@ def text(screen: JobScreen, output: Output | None = None, *, error: str = "") ->
 
 
 def _state(screen: JobScreen) -> str:
-    """What is so, and of a job that goes on when: these forms are kept."""
+    """Return the state, of an unfinished job with its time: these forms are kept."""
     if screen.phase in ENDED:
         return screen.state
     return f"{screen.state}, as of {time.strftime('%H:%M, %d %b %Y', time.localtime(screen.now))}"
 
 
 def _detail(screen: JobScreen) -> str:
-    """What is said of the state, but why the job has the size that it has: that stands with its changes."""
+    """Return the state's detail, without the reason of the present size, which is in the list of changes."""
     noted = screen.sizes[-1].reason if screen.sizes else ""
     return "" if screen.detail == noted else screen.detail
 
 
 def figures(screen: JobScreen) -> list[str]:
-    """What is known in numbers, each as a short phrase."""
+    """Return the known numbers, each as a short phrase."""
     phrases = [f"training {screen.training}"] if screen.training > 1 else []
     if screen.fraction is not None and screen.phase != "completed":
         phrases.append(f"{100 * screen.fraction:.0f} %")
@@ -97,7 +97,7 @@ def figures(screen: JobScreen) -> list[str]:
 
 
 def change(point: SizePoint, before: int) -> str:
-    """A change of size in words: `4 → 2: another user's job started, 0.3 s pause`; else what happened."""
+    """Describe a change of size: `4 → 2: another user's job started, 0.3 s pause`; else return the event's text."""
     if point.slots == before and point.reason:
         return point.reason
     pause = f", {point.pause_s:.1f} s pause" if point.pause_s >= 0.05 else ""
@@ -105,7 +105,7 @@ def change(point: SizePoint, before: int) -> str:
 
 
 def _band(screen: JobScreen) -> list[tuple[float, float, float]]:
-    """Slots over time as steps, in a box of 600 by 30: from where, how wide, how high. Empty without a change."""
+    """Return slots over time as steps in a 600 by 30 box: left edge, width, height. Empty without a change."""
     held = [point.slots for point in screen.sizes if point.slots]
     if len(screen.sizes) < 2 or (screen.phase in ENDED and len(set(held)) < 2):
         return []
@@ -119,7 +119,7 @@ def _band(screen: JobScreen) -> list[tuple[float, float, float]]:
 
 
 def _changes(screen: JobScreen) -> list[tuple[str, str]]:
-    """The last changes of size between start and end: when, and what."""
+    """Return time and text of the last changes of size between start and end."""
     return [
         (time.strftime("%H:%M:%S", time.localtime(point.at)), change(point, before.slots))
         for before, point in itertools.pairwise(screen.sizes)
@@ -128,7 +128,7 @@ def _changes(screen: JobScreen) -> list[tuple[str, str]]:
 
 
 def curve_path(points: Sequence[tuple[float, float]], width: float, height: float) -> tuple[str, float, float]:
-    """SVG path of a curve scaled into a box, and the least and the highest value; an empty path for a single point."""
+    """Return a curve's SVG path scaled into a box, its minimum and its maximum; an empty path for a single point."""
     if len(points) < 2:
         return "", 0.0, 0.0
     xs, ys = [point[0] for point in points], [point[1] for point in points]

@@ -1,4 +1,4 @@
-"""Earlier runs of a job: those of the same owner and name, and their metrics, for the comparison in its plots."""
+"""Finds earlier runs of a job, of the same owner and name, and their metrics, for the comparison in its plots."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from jupyter_elastic.types.errors import NotFound
 from jupyter_elastic.widgets.follower import PoolFollower
 
 MOST = 12
-"""Runs that are offered."""
+"""Maximum number of runs that are offered."""
 LOOKED_THROUGH = 1000
-"""Of the owner's newest jobs so many are looked at."""
+"""Number of the owner's newest jobs that are searched."""
 PATIENCE_S = 20.0
-"""Events of a long run take a moment."""
+"""Seconds to wait for a job's events: those of a long run take a moment."""
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """One of them. Times are seconds since the epoch."""
+    """An earlier run. Times are seconds since the epoch."""
 
     job: JobId
     phase: Phase
@@ -30,7 +30,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 async def runs(follower: PoolFollower, number: JobId) -> list[Run]:
-    """The runs before this job, newest first; NotFound when there is no such job."""
+    """Return the runs before this job, newest first; NotFound when there is no such job."""
     (this,) = expect(await follower.ask(wire.ListJobs(all=True, job=number)), wire.Jobs).jobs
     ask = wire.ListJobs(all=True, owner=this.owner, limit=LOOKED_THROUGH)
     jobs = expect(await follower.ask(ask), wire.Jobs).jobs
@@ -40,7 +40,7 @@ async def runs(follower: PoolFollower, number: JobId) -> list[Run]:
 
 
 async def metrics(follower: PoolFollower, number: JobId) -> list[Series]:
-    """The metrics of a job so far; NotFound when there is no such job, or its events can't be read now."""
+    """Return the metrics of a job so far; NotFound when there is no such job, or its events can't be read now."""
     job = await follower.job(number)
     until = asyncio.get_running_loop().time() + PATIENCE_S
     while not job.up_to_date:

@@ -1,7 +1,7 @@
-"""Follows the pool, and the jobs that somebody looks at, for whoever shows them: kernel, terminal, Jupyter server.
+"""Follows the pool and the jobs that are viewed, for kernel, terminal and Jupyter server.
 
 One connection, one model of the pool and one of each job, in one event loop: the server's own, or that of a thread
-(`updater`). Whatever becomes of the daemon, it connects again and goes on from the daemon's answers. Knows the client,
+(`updater`). After an outage of the daemon it connects again and goes on from the daemon's answers. Knows the client,
 the models and a job's files; must not know how anything is drawn.
 """
 
@@ -34,21 +34,21 @@ from jupyter_elastic.widgets.timeline_follower import TimelineFollower
 from jupyter_elastic.widgets.timeline_screen import TimelineLook, TimelineScreen
 
 RETRY_S = 1.0
-"""So often it looks whether the daemon is there, why jobs wait, and whether to ask policies again."""
+"""Seconds between checks whether the daemon lives, why jobs wait, and whether to ask policies again."""
 ASK_S = 10.0
 KEEP_S = 300.0
-"""How long a job that nobody looks at any more stays followed."""
+"""Seconds that a job stays followed after its last view."""
 LOOKED_S = 30.0
-"""So long after somebody looked waits are forecast."""
+"""Seconds after the last view for which waits are forecast."""
 HISTORY_EVENTS = 20_000
-"""How many events the pool's history reaches back at most."""
+"""Maximum number of past events in the pool's history."""
 
 _log = logging.getLogger("jupyter_elastic")
 _log.addHandler(logging.NullHandler())
 
 
 class FollowedJob:
-    """One job that somebody looks at."""
+    """A job that is viewed."""
 
     def __init__(self, info: JobInfo, kind: str, clock: forecasts.Clock = time.monotonic) -> None:
         self.number = info.job
@@ -58,25 +58,25 @@ class FollowedJob:
         self.files = JobFolder.of(info)
         self.outputs = Outputs(self.files)
         self.up_to_date = False
-        """Whether all events so far were folded."""
+        """True once all events so far were folded."""
         self.version = 0
-        """Counts what was not shown before."""
+        """Number of changes to show so far."""
         self.problem = ""
-        """Why its events can't be read; empty while they can."""
+        """Reason why the job's events can't be read; empty while they can."""
         self.looked_at = clock()
         self.task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self.speeds = Speeds()
         self._usage, self._usage_changed = usage_history.UsageHistory(), 0
-        """When the file was written of which the model knows, in nanoseconds; 0: none was there."""
+        """Modification time in nanoseconds of the usage file that was read; 0: there was none."""
 
     @property
     def settled(self) -> bool:
-        """Whether the job's end is known, and all of its events."""
+        """True once the job's end and all of its events are known."""
         return self.model.ended and self.up_to_date
 
     def screen(self) -> JobScreen:
-        """What to show now."""
+        """Return the screen to show now."""
         self.model.use = usage.read(self.files)
         changed = _changed(self.files, usage_history.NAME)
         if changed != self._usage_changed:
@@ -87,7 +87,7 @@ class FollowedJob:
         return self.model.screen(time.time())
 
     def read_files(self) -> bool:
-        """Read what the ranks have printed since; whether they printed anything."""
+        """Read the ranks' new output; return whether there was any."""
         self.looked_at = self._clock()
         printed = self.outputs.poll()
         self.version += printed
@@ -96,7 +96,7 @@ class FollowedJob:
         return printed
 
     def silent_ranks(self) -> int:
-        """How many ranks have printed nothing yet, of those that there are as far as is known."""
+        """Return how many of the known or expected ranks have printed nothing yet."""
         if self.model.phase == "queued" and self.up_to_date:
             return 0
         ranks = self.outputs.ranks.values()
@@ -104,19 +104,19 @@ class FollowedJob:
         return max(len(self.model.slots), least, len(ranks)) - sum(rank.total > 0 for rank in ranks)
 
     def changed(self, *, at_once: bool = False) -> None:
-        """Something is to be drawn; `at_once`: the events so far, other slots, the end."""
+        """Record a change to draw; `at_once`: draw it immediately (events so far, other slots, the end)."""
         self.version += 1
         if at_once:
             event, self._news = self._news, asyncio.Event()
             event.set()
 
     async def wait_for_news(self, timeout_s: float) -> bool:
-        """Wait for what is to be drawn at once, at most `timeout_s`; whether there was any."""
+        """Wait for a change to draw at once, at most `timeout_s`; return whether there was one."""
         return await _within(timeout_s, self._news)
 
 
 class PoolFollower:
-    """The pool and its jobs as this process sees them. `clock` says how long ago somebody looked."""
+    """A view of the pool and its jobs in this process. `clock` measures the time since the last view."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class PoolFollower:
     # --- for its owner ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Follow until this is cancelled."""
+        """Follow until cancelled."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 for work in (self._follow_pool(), self._watch(), self._forecast(), self._ask_shadows()):
@@ -157,7 +157,7 @@ class PoolFollower:
         self._follows_pool.set()
 
     def follow(self, info: JobInfo, kind: str) -> FollowedJob:
-        """Follow a job from its first event on; the same one where it is followed already."""
+        """Follow a job from its first event on; return the existing follower if there is one."""
         job = self.jobs.get(info.job)
         if job is None:
             job = self.jobs[info.job] = FollowedJob(info, kind, self._clock)
@@ -166,7 +166,7 @@ class PoolFollower:
         return job
 
     async def job(self, number: JobId) -> FollowedJob:
-        """The job of this number; NotFound when there is none."""
+        """Return the job of this number; NotFound when there is none."""
         if (job := self.jobs.get(number)) is not None:
             job.looked_at = self._clock()
             return job
@@ -174,7 +174,7 @@ class PoolFollower:
         return self.follow(answer.jobs[0], self.pool.kind)
 
     async def connect(self) -> AsyncClient:
-        """The connection, made when it is first needed; DaemonUnreachable when no daemon can be started."""
+        """Return the connection, made at the first call; DaemonUnreachable when no daemon can be started."""
         async with self._connecting:
             if self.client is None:
                 if not self.endpoint:
@@ -183,11 +183,11 @@ class PoolFollower:
         return self.client
 
     async def ask(self, ask: wire.AnyAsk) -> wire.AnyAnswer:
-        """Ask the daemon; the errors of `AsyncClient.ask`."""
+        """Send the daemon a request; raises the errors of `AsyncClient.ask`."""
         return await (await self.connect()).ask(ask, timeout_s=ASK_S)
 
     async def begin_shadow(self, name: str, options: dict[str, Any]) -> None:
-        """Ask this policy beside the active one from now on; where the daemon does not answer all is as before."""
+        """Ask this policy beside the active one from now on; undo that if the daemon does not answer."""
         undo = self.shadows.begin(name, options)
         try:
             await self._renew_shadows()
@@ -198,7 +198,7 @@ class PoolFollower:
             self._show_shadows()
 
     def end_shadow(self, name: str) -> None:
-        """Ask this policy no longer; NotFound when it is not asked."""
+        """Stop asking this policy; NotFound when it is not asked."""
         self.shadows.end(name)
         self._show_shadows()
 
@@ -210,35 +210,35 @@ class PoolFollower:
         self.changed()
 
     def timeline_screen(self, look: TimelineLook) -> TimelineScreen:
-        """The timeline for somebody who looks; its past comes a moment later at first (`loaded`)."""
+        """Return the timeline for a viewer; at first its past follows a moment later (`loaded`)."""
         now = time.time()
         if self.pool.hosts_known:
             self.timeline.look(look, now, self.ask, self._begin)
         return self.timeline.screen(self.pool, look, now)
 
     def screen(self, offset: int, limit: int | None) -> PoolScreen:
-        """The pool's page for somebody who looks."""
+        """Return the pool's page for a viewer."""
         self._looked_at = self._clock()
         return self.pool.screen(time.time(), limit=limit, offset=offset)
 
     def status(self) -> PoolStatus:
-        """The pool in a few figures; asks for no forecast."""
+        """Return the pool in a few figures; requests no forecast."""
         return self.pool.status()
 
     @property
     def up(self) -> bool:
-        """Whether the daemon answers, and the pool is known where it is followed."""
+        """True while the daemon answers, and the pool, if it is followed, is known."""
         connected = self.client is not None and self.client.connected
         return connected and (self.pool.hosts_known or not self._follows_pool.is_set())
 
     @property
     def down_since(self) -> float | None:
-        """Since when the daemon has not answered, seconds since the epoch; None while it does."""
+        """Seconds since the epoch at which the daemon stopped answering; None while it answers."""
         return None if self.up else self._up_at
 
     @property
     def notice(self) -> str:
-        """What a job's page says while the daemon does not answer."""
+        """Text on a job's page while the daemon does not answer."""
         if self.up or time.time() - self._up_at < RETRY_S:
             return ""
         since = time.strftime("%H:%M:%S", time.localtime(self._up_at))
@@ -247,12 +247,12 @@ class PoolFollower:
     # --- changes ------------------------------------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """Wake all that wait for a change."""
+        """Wake all tasks that wait for a change."""
         change, self._change = self._change, asyncio.Event()
         change.set()
 
     async def changes(self, pace_s: float, tick_s: float) -> AsyncIterator[None]:
-        """Now and after each change, at most every `pace_s` seconds; without one after `tick_s` more."""
+        """Yield now and after each change, at most every `pace_s` seconds; without a change after `tick_s` more."""
         while True:
             change = self._change
             yield
@@ -262,7 +262,7 @@ class PoolFollower:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task of its own, whose mistakes end no other."""
+        """Start a task whose exceptions end no other task."""
 
         async def logged() -> None:
             try:
@@ -282,7 +282,7 @@ class PoolFollower:
             await asyncio.sleep(RETRY_S)
 
     async def _fold_pool(self, client: AsyncClient) -> None:
-        """Begin from the daemon's answers, read the history before them, fold the events after them."""
+        """Start from the daemon's answers, read the history before them, fold the events after them."""
         model = await self._present()
         past = self.pool if 0 < self.pool.seq <= model.seq else _empty_before(model)
         model.history, model.switches, model.notes = past.history, past.switches, past.notes
@@ -324,7 +324,7 @@ class PoolFollower:
         )
 
     async def _follow_job(self, job: FollowedJob) -> None:
-        """Fold the job's events until its end, and that of its session's hold; a daemon that goes is waited for."""
+        """Fold the job's events until its end and the end of its session's retention; outlast a daemon's absence."""
         while not job.model.ended or job.model.seq == 0:
             try:
                 await self._fold_job(job)
@@ -364,7 +364,7 @@ class PoolFollower:
         self.changed()
 
     async def _watch(self) -> None:
-        """Notice that the daemon is away or back; forget jobs that nobody looks at; ask why queued ones wait."""
+        """Notice that the daemon is away or back; forget jobs without viewers; request why queued jobs wait."""
         was_up = False
         while True:
             await asyncio.sleep(RETRY_S)
@@ -385,7 +385,7 @@ class PoolFollower:
                             self._job_changed(job)
 
     async def _forecast(self) -> None:
-        """Say how long queued jobs will wait, while somebody looks."""
+        """Forecast the waits of queued jobs while there are viewers."""
         while True:
             await asyncio.sleep(RETRY_S)
             since = self._clock() - LOOKED_S
@@ -405,7 +405,7 @@ class PoolFollower:
                 job.model.forecast = found if found is None or math.isfinite(found[1]) else None
 
     async def _ask_shadows(self) -> None:
-        """Ask the shadows, whether somebody looks or not: what they say is worth more the longer they were asked."""
+        """Ask the shadow policies, viewed or not: their answers gain value the longer they were asked."""
         while True:
             await asyncio.sleep(RETRY_S)
             if self.up and self.pool.hosts_known and self.shadows.due(self.pool.seq):
@@ -417,7 +417,7 @@ class PoolFollower:
 
 
 async def _within(seconds: float, event: asyncio.Event) -> bool:
-    """Wait for an event, at most so long; whether it came."""
+    """Wait for an event, at most `seconds`; return whether it was set."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             return await event.wait()
@@ -425,7 +425,7 @@ async def _within(seconds: float, event: asyncio.Event) -> bool:
 
 
 def _changed(files: JobFolder, name: str) -> int:
-    """When a file was last written, in nanoseconds; 0 for one that is not there."""
+    """Return a file's modification time in nanoseconds; 0 if it is missing."""
     try:
         with files.open(name) as file:
             return os.fstat(file.fileno()).st_mtime_ns
@@ -434,7 +434,7 @@ def _changed(files: JobFolder, name: str) -> int:
 
 
 def _empty_before(model: PoolModel) -> PoolModel:
-    """A model to fold the history into: the same slots, empty; its jobs come from the events themselves."""
+    """Return a model to fold the history into: the same slots, empty; its jobs come from the events themselves."""
     since = max(0, model.seq - HISTORY_EVENTS)
     slots = [SlotInfo(slot=slot.slot, state="free", device=slot.device) for slot in model.slots.values()]
     return PoolModel(seq=since, slots=slots, kind=model.kind)

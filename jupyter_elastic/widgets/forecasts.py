@@ -1,7 +1,7 @@
-"""What would happen under other policies, how long jobs wait, and what policies would do that are asked and not obeyed.
+"""Forecasts other policies' effects and jobs' waits, and asks shadow policies, whose plans are not followed.
 
-Asks the daemon for its view, and the pure functions of `scheduler.forecast` in a thread. Runs beside whoever looks
-(Jupyter's server, a kernel with a cell's own policy, a terminal), never in the daemon. Changes nothing.
+Requests the pool's view from the daemon, and runs the pure functions of `scheduler.forecast` in a thread. Runs in the
+viewing process (Jupyter's server, a kernel with a cell's own policy, a terminal), never in the daemon. Changes nothing.
 """
 
 from __future__ import annotations
@@ -27,22 +27,21 @@ from jupyter_elastic.widgets.timeline_bars import MAX_BARS, Rows, future_bars
 from jupyter_elastic.widgets.timeline_screen import TimelinePicture
 
 Ask: TypeAlias = Callable[[wire.AnyAsk], Awaitable[wire.AnyAnswer]]
-"""Asks the daemon."""
 Clock: TypeAlias = Callable[[], float]
-"""Seconds that only go on."""
+"""A monotonic clock, in seconds."""
 EVERY_S = 10.0
 SOON_S = 1.0
-"""So soon after something happened that changes them, where somebody looks at the future."""
+"""Seconds until the next prediction after an event that changes it, while the future is viewed."""
 MAX_JOBS = 300
-"""Of a longer queue no waits are shown: it would take seconds to find out and be wrong."""
+"""Queue length beyond which no waits are shown: computing them would take seconds, and they would be wrong."""
 PAST = 500
-"""Jobs that ended last, whose lengths say what is usual."""
+"""Number of the last ended jobs from which usual durations are learned."""
 BUDGET_S = 20.0
-"""How long one policy's forecast, or the waits under it, may take; on a quiet machine it is a second for 200 jobs."""
+"""Maximum seconds of one policy's forecast, or of the waits under it; usually one second for 200 jobs."""
 LAZY = 30
-"""Waits are found anew, and shadows asked, at most so often that this takes one part in so many of the time."""
+"""Divisor of the time share that repeated wait forecasts, and shadow policies, may take."""
 ASKED_S, ASKED_IDLE_S = 2.0, 30.0
-"""Shadows are asked again so soon after something happened, and so soon without: some policies go by time."""
+"""Seconds until shadows are asked again after an event, and without one: some policies depend on time."""
 MAX_SHADOWS = 5
 MAX_DIFFERENCES = 20
 
@@ -51,13 +50,13 @@ class PolicyForecast(whatif.Forecast, frozen=True, kw_only=True):
     """A policy's forecast with its picture."""
 
     picture: TimelinePicture | None = None
-    """None: of so many jobs nobody would see anything."""
+    """None for too many jobs to be legible."""
 
 
 async def forecast(ask: Ask, policies: list[str], options: dict[str, Any]) -> list[PolicyForecast]:
-    """A forecast for each policy; the first one is what the others are compared with, `options` are the last one's.
+    """Forecast each policy; the others are compared with the first, `options` belong to the last.
 
-    NotFound or BadRequest for a policy or options that there aren't.
+    NotFound or BadRequest for a policy or options that do not exist.
     """
     answer = expect(await ask(wire.ReadView()), wire.PoolView)
     slots = expect(await ask(wire.ListHosts()), wire.Hosts).slots
@@ -73,13 +72,13 @@ async def forecast(ask: Ask, policies: list[str], options: dict[str, Any]) -> li
 
 
 def _over(seconds: float) -> whatif.Over:
-    """Says when so many seconds from now are over."""
+    """Return a function that is true once `seconds` from now are over."""
     end = time.monotonic() + seconds
     return lambda: time.monotonic() >= end
 
 
 def _pictured(view: View, found: list[whatif.Forecast], slots: Sequence[SlotInfo]) -> list[PolicyForecast]:
-    """With a picture of each, all of the same length."""
+    """Add a picture to each forecast, all of the same length."""
     rows = Rows({slot.slot: slot for slot in slots})
     held: dict[JobId, list[SlotId]] = {}
     for slot in slots:
@@ -99,7 +98,7 @@ def _pictured(view: View, found: list[whatif.Forecast], slots: Sequence[SlotInfo
 
 
 def likely(found: whatif.Forecast) -> outlook.Outlook:
-    """The most likely course alone, without ranges."""
+    """Return the most likely course alone, without ranges."""
     jobs = []
     for job in found.jobs:
         end = job.finish_s
@@ -109,39 +108,39 @@ def likely(found: whatif.Forecast) -> outlook.Outlook:
 
 
 async def _usual(ask: Ask, view: View) -> History:
-    """What the pool's past says about the length of jobs that don't; not asked for where all do."""
+    """Learn usual durations from the pool's past for jobs without an estimate; no request if all have one."""
     if all(job.profile.remaining is not None or job.estimate_s is not None for job in view.jobs):
         return History()
     return History.of(expect(await ask(wire.ListJobs(all=True, limit=PAST)), wire.Jobs).jobs)
 
 
 class Waits:
-    """When jobs will start, and on demand also when they will end and how they grow and shrink; learns from its errors.
+    """A predictor of jobs' starts, on demand also of their ends and sizes; learns from its errors.
 
-    Starts and ends are of the same possible futures, so that no two screens say different things.
+    Starts and ends are taken from the same simulated futures, so that no two screens contradict each other.
     """
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self.ranges: dict[JobId, tuple[float, float]] = {}
-        """When queued jobs will start, in seconds since the epoch; to infinity where the range says nothing."""
+        """Start range of queued jobs, in seconds since the epoch; to infinity if the range is too vague."""
         self.outlook = outlook.Outlook()
-        """The whole future, where it was asked for; its seconds count from `made_at`."""
+        """The whole future, if it was requested; its seconds count from `made_at`."""
         self.made_at: float | None = None
-        """Seconds since the epoch; None before there is one."""
+        """Seconds since the epoch; None before the first outlook."""
         self._clock = clock
         self._starts, self._ends = outlook.Calibration(), outlook.Calibration()
         self._predicted: dict[JobId, tuple[float, outlook.Eta]] = {}
-        """The first prediction of each queued job's start, and when it was made."""
+        """The first prediction of each queued job's start, and its time."""
         self._predicted_ends: dict[JobId, tuple[float, outlook.Eta]] = {}
-        """The same of its end."""
+        """The first prediction of each job's end, and its time."""
         self._next = self._earliest = 0.0
 
     def hasten(self) -> None:
-        """Something has happened that was not in the last prediction: make the next one soon."""
+        """Make the next prediction soon, because the last one did not know a new event."""
         self._next = max(self._earliest, min(self._next, self._clock() + SOON_S))
 
     async def renew(self, ask: Ask, *, ends: bool = False) -> bool:
-        """Predict anew when it is time to; whether that was done. A pool that does not answer has no future."""
+        """Make a new prediction if one is due; return whether it was. Without an answer there is no prediction."""
         began = self._clock()
         if began < self._next and not (ends and self.made_at is None):
             return False
@@ -189,7 +188,7 @@ class Waits:
         return True
 
     def ended(self, job: JobId, at: float, *, completed: bool) -> None:
-        """Learn from a job's end; one that somebody or an error has ended teaches nothing."""
+        """Learn from a job's end; a cancelled or failed job teaches nothing."""
         predicted = self._predicted_ends.pop(job, None)
         if predicted is not None and completed:
             since, eta = predicted
@@ -209,7 +208,7 @@ class Waits:
 def compare(
     ask: Callable[[wire.AnyAsk], wire.AnyAnswer], name: str, source: str, options: dict[str, Any] | None = None
 ) -> shadow.Comparison:
-    """Ask the active policy and a cell's text about the pool as it is now; BadRequest says what is wrong with it."""
+    """Compare the plans of the active policy and of a cell's text for the present pool; BadRequest if it is invalid."""
     policy = from_source(name, source, options)
     answer = expect(ask(wire.ReadView()), wire.PoolView)
     active = plugins.make_policy(answer.policy, answer.options)
@@ -217,7 +216,7 @@ def compare(
 
 
 class Shadows:
-    """Policies that are asked beside the active one, again and again, each with its own memo."""
+    """Policies that are asked repeatedly beside the active one, each with its own memo."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -227,14 +226,14 @@ class Shadows:
 
     @property
     def rows(self) -> list[ShadowRow]:
-        """What is to be shown of them."""
+        """The shadows' rows on the screen."""
         return [each.row for each in self._asked.values()]
 
     def begin(self, name: str, options: dict[str, Any] | None = None, source: str = "") -> Callable[[], None]:
-        """Ask a policy from now on, `source` is a cell's text; BadRequest, or NotFound for one that there isn't.
+        """Ask a policy from now on, `source` is a cell's text; BadRequest, or NotFound if it does not exist.
 
         Returns:
-            What undoes it: the policy that was asked under that name before is asked again, or none.
+            A function that undoes this: the policy that was asked under that name before is asked again, or none.
         """
         if name not in self._asked and len(self._asked) >= MAX_SHADOWS:
             raise BadRequest(f"{MAX_SHADOWS} shadows are asked already: end one of {', '.join(self._asked)} first")
@@ -256,17 +255,17 @@ class Shadows:
         return undo
 
     def end(self, name: str) -> None:
-        """Ask it no longer; NotFound when it is not asked."""
+        """Stop asking the policy; NotFound when it is not asked."""
         if self._asked.pop(name, None) is None:
             raise NotFound(f"{name} is no shadow; those asked are {', '.join(self._asked) or 'none'}")
 
     def due(self, seq: int) -> bool:
-        """Whether to ask them again, where the newest event is `seq`."""
+        """Return whether to ask them again, given the newest event `seq`."""
         now = self._clock()
         return bool(self._asked) and now >= self._next and (seq != self._seq or now >= self._next + ASKED_IDLE_S)
 
     async def renew(self, ask: Ask, seq: int = 0) -> None:
-        """Ask each of them about the pool as it is now."""
+        """Ask each policy about the present pool."""
         if not self._asked:
             return
         began, self._seq, self._next = self._clock(), seq, math.inf
@@ -282,14 +281,14 @@ class Shadows:
 
 
 class _Asked:
-    """One of them."""
+    """A policy that is asked."""
 
     def __init__(self, policy: Policy, row: ShadowRow) -> None:
         self.policy, self.row = policy, row
         self._memo: Any = None
 
     def look(self, view: View) -> None:
-        """Ask it once more."""
+        """Ask the policy once more."""
         try:
             plan = shadow.checked_plan(self.policy, msgspec.structs.replace(view, memo=self._memo), self.row.policy)
         except BadRequest as problem:

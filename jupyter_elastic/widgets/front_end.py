@@ -1,4 +1,4 @@
-"""What the tool before the kernel can show, by what it says of itself. Knows IPython and Jupyter's messages alone."""
+"""Finds out what the tool before the kernel can show. Knows IPython and Jupyter's messages alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def surface(shell: Any) -> str:
-    """`widget`, `static` (a front end that runs no widgets for us) or `terminal`."""
+    """Return `widget`, `static` (a front end that runs no widgets for us) or `terminal`."""
     if in_process(shell):
         terminal = sys.modules.get("IPython.terminal.interactiveshell")
         return "terminal" if terminal and isinstance(shell, terminal.TerminalInteractiveShell) else "static"
@@ -19,17 +19,17 @@ def surface(shell: Any) -> str:
 
 
 def _alone(shell: Any) -> bool:
-    """Whether nobody can answer a question, as nbclient and papermill say: nobody looks at widgets there either."""
+    """Return whether nobody can answer a question, as under nbclient and papermill: nobody sees widgets either."""
     return not request(shell).get("content", {}).get("allow_stdin", True)
 
 
 def in_process(shell: Any) -> bool:
-    """Whether there is no kernel: what the shell is shown its process prints or keeps."""
+    """Return whether there is no kernel: the process itself prints or keeps the shell's displays."""
     return getattr(shell, "kernel", None) is None
 
 
 def request(shell: Any) -> dict[str, Any]:
-    """The request that runs this cell, as Jupyter's messages have it; empty where the kernel does not say it."""
+    """Return the request that runs this cell, as a Jupyter message; empty if the kernel does not provide it."""
     holder: Any
     for holder in (shell, getattr(shell, "kernel", None)):
         with contextlib.suppress(Exception):
@@ -38,16 +38,16 @@ def request(shell: Any) -> dict[str, Any]:
 
 
 def cell_id(shell: Any) -> str:
-    """The cell's id in its notebook; empty where the front end has none (consoles) or does not say it."""
+    """Return the cell's id in its notebook; empty if the front end has none (consoles) or does not report it."""
     with contextlib.suppress(Exception):
         return str(request(shell)["metadata"].get("cellId", ""))[:200]
     return ""
 
 
 def renews(shell: Any) -> bool | None:
-    """Whether the front end renews a display that stands; None: it may (a page), or may not (a console).
+    """Return whether the front end updates an existing display; None: unknown (a page does, a console does not).
 
-    Where the kernel does not pass on what the front end says, a notebook that a Jupyter server has opened does.
+    If the kernel does not pass on the front end's metadata, a notebook opened by a Jupyter server counts as updating.
     """
     if in_process(shell):
         return False

@@ -1,6 +1,6 @@
-"""The live view of a job in a notebook: an anywidget that draws the page it is given.
+"""Shows the live view of a job in a notebook: an anywidget that draws the page it is given.
 
-Knows traits and the comm; must not know how a page comes about (that is `page`).
+Knows traits and the comm; must not know how a page is made (that is `page`).
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from jupyter_elastic.widgets.updater import updater
 
 
 class JobWidget(CommandWidget):
-    """`page` goes to the browser; a click comes back as a command."""
+    """A job's live view. `page` goes to the browser; a click comes back as a command."""
 
     _esm = traitlets.Unicode(bundle.script("job_loader").read_text(encoding="utf-8")).tag(sync=True)
     _anywidget_id = traitlets.Unicode("jupyter_elastic.widgets.job.JobWidget").tag(sync=True)
 
     page = traitlets.Unicode().tag(sync=True)
-    """Screen, outputs, traceback, notice, as JSON: a text passes the comm at a tenth of what its parts would cost."""
+    """Screen, outputs, traceback and notice as one JSON text, which passes the comm at a tenth of the parts' cost."""
     waits = traitlets.Bool().tag(sync=True)
-    """Whether the cell waits for the job, so that it can be sent to the background."""
+    """True while the cell waits for the job, so that the job can be sent to the background."""
 
     def __init__(self, *, job: JobId, on_background: Callable[[], None], **traits: Any) -> None:
         # Tools without widgets show the static view beside this.
         super().__init__(layout=_shared_layout(), plain="", **traits)
         self._job, self._on_background = job, on_background
         self.asleep = False
-        """Whether its page has said that nobody sees it."""
+        """True while the page reports that nobody sees it."""
         self.drawn = False
-        """Whether a page has said that it draws this."""
+        """True once a page has reported that it draws this view."""
 
     async def execute(self, command: Command) -> Any:
-        """What the server does by REST, and letting the cell that waits go on."""
+        """Execute a command that the server offers by REST, or let the waiting cell go on."""
         ask = updater().follower.ask
         match command.type:
             case "background":
@@ -59,15 +59,15 @@ class JobWidget(CommandWidget):
         return None
 
     def add_traits(self, **traits: Any) -> None:
-        """Leave out what the class has: for anywidget's own traits every view would be given a class of its own."""
+        """Leave out the class's traits: for anywidget's own traits every view would be given a class of its own."""
         if missing := {name: trait for name, trait in traits.items() if not self.has_trait(name)}:
             super().add_traits(**missing)
 
 
 class _Shared(ipywidgets.Layout):
-    """What all views of a kernel have in common: a layout without settings, and the front end.
+    """The data shared by all views of a kernel: a layout without settings, and the front end.
 
-    A layout, because that is the one widget of another that every front end hands to a view whole.
+    It is a layout because that is the one kind of embedded widget that every front end passes whole to a view.
     """
 
     script = traitlets.Unicode(bundle.script("job").read_text(encoding="utf-8")).tag(sync=True)
@@ -78,7 +78,7 @@ _shared: _Shared | None = None
 
 
 def _shared_layout() -> _Shared:
-    """One for all: it is a widget of its own, with a comm, and takes as long to make as the view."""
+    """Return the one shared layout: a widget of its own, with a comm, that takes as long to make as the view."""
     global _shared
     if _shared is None or _shared.comm is None:  # closed, as by `Widget.close_all()`
         _shared = _Shared()

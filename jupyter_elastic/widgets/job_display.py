@@ -1,9 +1,9 @@
 """Puts a job's view below a cell, in the form that the tool at hand can show.
 
-Where widgets work: the live widget, and beside it a static display that the widget hides and that is left for
-reloads, other tools and the saved file. Elsewhere (`jupyter execute`, papermill, Colab): the static display, kept up to
-date. In a terminal: plain lines. Whatever showing raises is said and goes no further: the cell waits for its job, and
-the job's outcome goes before its picture. Knows IPython's display; must not know the daemon.
+Where widgets work: the live widget, and beside it a static display that the widget hides and that is left for reloads,
+other tools and the saved file. In other tools (`jupyter execute`, papermill, Colab): the static display, kept up to
+date. In a terminal: plain lines. An exception while showing is printed and goes no further: the cell waits for its job,
+and the job's outcome matters more than its picture. Knows IPython's display; must not know the daemon.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from jupyter_elastic.widgets.relay import Relay
 from jupyter_elastic.widgets.updater import updater
 
 STATIC_S = 1.0
-"""The static display is renewed at most so often: each renewal is written into the notebook's file."""
+"""Minimum seconds between updates of the static display: each update is written into the notebook's file."""
 SELDOMER = 0.01
-"""Part of the job's age: nothing that is kept is renewed sooner, so that a file does not grow by views."""
+"""Fraction of the job's age between updates of a kept display, so that a file does not grow by views."""
 SOON_S = 0.2
-"""The first static display waits so long for the job to start: for some front ends it is all until the job's end."""
+"""Seconds that the first static display waits for the job's start: some front ends show no other until its end."""
 KEPT_S = 60.0
-"""What a page keeps below a live view is renewed so often while the job goes on, and soon after it has begun."""
+"""Seconds between updates of a static display below a live view; the first comes soon after the start (`BEGUN_S`)."""
 BEGUN_S = 3.0
 UNDRAWN_S = 5.0
-"""The same where no page has said that it draws the live view: then the static one may be all that there is."""
+"""The same if no page has reported that it draws the live view: the static one may be the only one."""
 ASLEEP_S = 10.0
-"""A widget that nobody sees is fed so often."""
+"""Seconds between updates of a widget that nobody sees."""
 WAIT_TICK_S = 0.25
-"""So often the cell that waits looks for what rank 0 displays, and whether to go on."""
+"""Seconds between checks of the waiting cell for rank 0's displays, and for a request to go on."""
 LAST_S = 10.0
-"""The last drawing of a job that has ended is waited for no longer than this."""
+"""Maximum seconds to wait for the last drawing of an ended job."""
 MIME = "application/vnd.jupyter-elastic.job+json"
 
 
 def prepare() -> None:
-    """Load what a view needs ahead of the first one: widgets take half a second to import."""
+    """Load a view's modules before the first view: importing widgets takes half a second."""
     from jupyter_elastic.widgets import job  # noqa: F401
 
     updater()
 
 
 class JobDisplay:
-    """A job on the page. `waits`: the cell below which it stands waits for the job's end."""
+    """A job's view on the page. `waits`: the cell above it waits for the job's end."""
 
     def __init__(self, shell: Any, job: Job, kind: str, *, waits: bool = False) -> None:
         self.job = job
@@ -82,7 +82,7 @@ class JobDisplay:
             shell.events.register("post_run_cell", self._after_cell)
 
     def wait(self) -> bool:
-        """Keep the page up to date until the job's end, and show what rank 0 displays; False once it is sent away."""
+        """Update the page until the job's end, and show rank 0's displays; return False once in the background."""
         while not self.ended.wait(WAIT_TICK_S):
             if BACKGROUND in self.job.files.names():  # a click asked for it, by this kernel or by the server
                 self.let_go()
@@ -92,7 +92,7 @@ class JobDisplay:
         return True
 
     def refresh(self, *, last: bool = False) -> None:
-        """Renew what does not renew itself, and show what rank 0 displays; called by the thread that waits."""
+        """Update views that do not update themselves, and show rank 0's displays; called by the waiting thread."""
         if self._relay is None:
             self._print()
             return
@@ -104,12 +104,12 @@ class JobDisplay:
             self._try(self._draw, self.followed.outputs.snapshot())  # without what now stands below
 
     def replay(self) -> None:
-        """Show once more what another cell has shown of rank 0's displays; the others stand in the view."""
+        """Show again the displays of rank 0 that another cell has shown; the others are in the view."""
         if self._relay is not None:
             self._try(self._relay.pump)
 
     def let_go(self) -> None:
-        """Nobody waits for the job any longer: the view goes on without the button for that."""
+        """Stop waiting for the job: the view goes on without the button for that."""
         self._waits = False
         if self.surface == "widget":
             self._try(setattr, self._widget, "waits", False)
@@ -117,12 +117,12 @@ class JobDisplay:
             self._try(self._draw_static)
 
     def page(self, outputs: Output | None = None, *, live: bool = True) -> JobPage:
-        """What front ends draw, with these outputs or what was read last. A cell that waits shows a failure itself."""
+        """Return the page for front ends, with these or the last outputs. A waiting cell shows a failure itself."""
         notice = updater().follower.notice
         return job_page(self.followed, notice, outputs=outputs, failure_apart=self._waits, live=live)
 
     def bundle(self) -> dict[str, Any]:
-        """The static forms, richest first: our own type is drawn by our JupyterLab extension, live without a kernel."""
+        """Return the static forms, richest first: our JupyterLab extension draws our type, live without a kernel."""
         page, ended = self.page(live=False), self.followed.model.ended
         return {
             MIME: {
@@ -138,7 +138,7 @@ class JobDisplay:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _try(self, show: Callable[..., object], *given: Any, **how: Any) -> None:
-        """Show something; what goes wrong is said once, and the cell goes on."""
+        """Call `show`; report its first exception, and let the cell go on."""
         try:
             show(*given, **how)
         except Exception as problem:
@@ -157,7 +157,7 @@ class JobDisplay:
         self._widget = widget
 
     def _draw(self, output: Output | None) -> None:
-        """Called on the updater's thread. Who waits for the job draws what the page keeps, else it is drawn here."""
+        """Draw on the updater's thread. A waiting cell's thread draws the kept display itself, otherwise this does."""
         self._output = output or self._output
         if self.surface == "widget" and self._seen:
             self._pushed_at = time.monotonic()
@@ -166,7 +166,7 @@ class JobDisplay:
             self._draw_static()
 
     def _after_cell(self, _result: Any) -> None:
-        """Renew the view of a detached job: nbclient and papermill only heed what the running cell says."""
+        """Update the view of a detached job: nbclient and papermill only accept displays of the running cell."""
         if self.job.known.phase in ENDED:  # the cell has waited for it: so has its view to
             self.ended.wait(LAST_S)
         if not self._over and (self.ended.is_set() or self._stale or not self._in_notebook):
@@ -176,14 +176,14 @@ class JobDisplay:
 
     @property
     def _seen(self) -> bool:
-        """Whether to feed the widget: one that sleeps is fed slowly, for the page of a second browser."""
+        """True if the widget is to be fed; a sleeping one is fed slowly, for the page of a second browser."""
         if not self._widget.asleep or self.followed.model.ended:
             return True
         return time.monotonic() - self._pushed_at >= ASLEEP_S
 
     @property
     def _stale(self) -> bool:
-        """Whether what the page keeps is no longer what a reader of the file should see."""
+        """True if the kept display no longer is what a reader of the file should see."""
         now = time.monotonic()
         age, every = now - self._drawn_at, (now - self._began) * SELDOMER
         if self.surface == "widget":
@@ -194,7 +194,7 @@ class JobDisplay:
         return age >= max(STATIC_S if self._waits else KEPT_S, every)
 
     def _draw_static(self, *, last: bool = False) -> None:
-        """Draw the static form; `last`: at the end, once. Where no display is renewed it is the end alone."""
+        """Draw the static form; `last`: at the end, once. If displays can't be updated, only the end is drawn."""
         from IPython.display import display as show
 
         first, self._over = self._handle is None, last
@@ -210,7 +210,7 @@ class JobDisplay:
             show(bundle, raw=True)  # a console shows no update: this is the first that it shows of what ranks print
 
     def _print(self) -> None:
-        """In a terminal: a line whenever the state changes, and the full form at the end."""
+        """Print a line whenever the state changes, and the full form at the end; for a terminal."""
         page = self.page()
         if self.ended.is_set():
             print(display.text(page.screen, page.outputs, error=page.traceback))  # noqa: T201

@@ -1,11 +1,11 @@
-r"""What the ranks of a job print and display, as a screen shows it: the last lines of each rank's files.
+r"""Reads the output and displays of a job's ranks for its screen: the last lines of each rank's files.
 
-Knows the job folder's `rank.N/stdout|stderr` and its displays; must not know events or front ends. Reads only what is
-new, copes with `\r` (tqdm bars), colours and bytes that are no UTF-8, and holds a bounded number of lines: the files
+Knows the job folder's `rank.N/stdout|stderr` and its displays; must not know events or front ends. Reads only new
+bytes, copes with `\r` (tqdm bars), colours and bytes that are no UTF-8, and holds a bounded number of lines: the files
 have all.
 
-A line is `[stream, text]`. Where `stream` is `display`, the text is the plain one; `image` has the picture's address
-and `html` the markup behind it: `["image", plain, "data:..."]`.
+A line is `[stream, text]`. If `stream` is `display`, the text is the plain one; `image` is followed by the picture's
+address and `html` by the markup: `["image", plain, "data:..."]`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from jupyter_elastic.jobfiles.job_folder import JobFolder
 
 MAX_LINES = 400
 MAX_LINE = 2000
-"""Characters of a line that are kept."""
+"""Maximum number of characters kept of a line."""
 CHUNK = 256 * 1024
-"""Bytes read at once; when more has come the middle is left to the file."""
+"""Maximum bytes read at once; of more, the middle is only in the file."""
 MAX_DRAWN = 250_000
-"""Characters of pictures and HTML in one snapshot: it is sent again and again. The newest are drawn, of the others the
-plain text is shown."""
+"""Maximum characters of pictures and HTML in one snapshot, which is sent repeatedly; older ones become plain text."""
 RELAYED = "relayed"
-"""File in rank 0's folder: how many bytes of its displays a notebook has shown as outputs of a cell."""
+"""File in rank 0's folder with the number of display bytes that a notebook has shown as outputs of a cell."""
 
 Output = dict[str, list[list[str]]]
 """Rank (as text) -> its last lines."""
@@ -47,11 +46,11 @@ class _File:
         self.skipped = 0
         """Bytes left out by the last read."""
         self.ends: list[int] = []
-        """Where the lines of the last read end."""
+        """Offsets of the line ends in the last read."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def more(self, until: int | None = None) -> str:
-        """What was appended since, up to the offset `until`; empty when nothing was."""
+        """Read the text appended since the last read, up to the offset `until`; empty without any."""
         self.skipped, self.ends = 0, []
         try:
             with self._folder.open(*self._names) as file:
@@ -84,10 +83,10 @@ class _Kept:
 
     line: _Line
     at: int = 0
-    """Of a line, where it ends in its stream."""
+    """For a line: offset of its end in its stream."""
     name: str = ""
     end: int = 0
-    """Of a display, where its record ends in the file."""
+    """For a display: offset of its record's end in the file."""
 
 
 class RankOutput:
@@ -100,12 +99,12 @@ class RankOutput:
         self._lines: deque[_Kept] = deque(maxlen=MAX_LINES)
         self._open = dict.fromkeys(_STREAMS, "")
         self._clears: Display | None = None
-        """What was displayed and printed before it is taken back with what comes next."""
+        """A clear request whose earlier displays and output are removed by the next output."""
         self.total = 0
-        """Lines seen, those that are no longer held included."""
+        """Number of lines seen, including dropped ones."""
 
     def poll(self) -> bool:
-        """Read what is new; whether there was any."""
+        """Read new output; return whether there was any."""
         changed = False
         for record, end in self._displays.more():
             changed = True
@@ -119,14 +118,14 @@ class RankOutput:
         return changed
 
     def lines(self, limit: int = MAX_LINES, *, after: int = 0) -> list[_Line]:
-        """(stream, text) of the last lines; the unfinished ones last. Displays only `after` that offset."""
+        """Return (stream, text) of the last lines, unfinished ones last. Displays only `after` that offset."""
         lines = [kept.line for kept in self._lines if not kept.end or kept.end > after]
         unfinished = [(stream, shown) for stream, text in self._open.items() if (shown := self._shown(text))]
         return [*lines, *unfinished][-limit:] if limit else []
 
     @property
     def relayed(self) -> int:
-        """How much of the displays stands in a notebook as outputs of a cell."""
+        """Bytes of the displays that a notebook has shown as outputs of a cell."""
         return relayed(self._folder, self._name) if self._displays.offset else 0
 
     def _read(self, stream: str, until: int | None = None) -> bool:
@@ -154,7 +153,7 @@ class RankOutput:
             self.total += 1
 
     def _clear(self) -> None:
-        """Take back what was displayed and printed before; the files have it."""
+        """Remove earlier displays and output; the files keep them."""
         assert self._clears is not None
         before, self._clears = {"stdout": self._clears.after, "stderr": self._clears.errors}, None
         left = [kept for kept in self._lines if kept.line[0] in before and kept.at > before[kept.line[0]]]
@@ -190,13 +189,13 @@ class RankOutput:
 
 
 def _end_of(text: str, size: int) -> str:
-    """The last `size` bytes of the text."""
+    """Return the last `size` bytes of the text."""
     data = text.encode()
     return data[max(0, len(data) - max(0, size)) :].decode(errors="ignore")
 
 
 def _shown(line: str) -> str:
-    """What a terminal would show of a line: the part after the last carriage return that says something."""
+    """Return a line as a terminal would show it: the last part after a carriage return that is not blank."""
     parts = [part for part in _ESCAPES.sub("", line).split("\r") if part.strip()]
     text = parts[-1] if parts else ""
     return text if len(text) <= MAX_LINE else text[:MAX_LINE] + " …"
@@ -209,10 +208,10 @@ class Outputs:
         self._folder = folder
         self.ranks: dict[int, RankOutput] = {}
         self.refused = ""
-        """Why this user may not read them; empty where he may."""
+        """Reason why this user may not read the outputs; empty if allowed."""
 
     def poll(self) -> bool:
-        """Read what is new in any rank; whether there was any."""
+        """Read new output of any rank; return whether there was any."""
         try:
             for name in self._folder.names():
                 if (found := _RANK.fullmatch(name)) and int(found[1]) not in self.ranks:
@@ -223,9 +222,9 @@ class Outputs:
         return bool(changed)
 
     def snapshot(self, *, first: int = 200, others: int = 60, only: int | None = None) -> Output:
-        """Rank (as text) -> last lines as [stream, text]: `first` of the lowest rank, `others` of each other.
+        """Return rank (as text) -> last lines as [stream, text]: `first` of the lowest rank, `others` of each other.
 
-        `only`: the rank that is in sight, if there is such a one, else the lowest; of the others there are no lines.
+        `only`: the visible rank, the lowest if there is no such rank; the other ranks get no lines.
         """
         ranks, left, found = sorted(self.ranks), MAX_DRAWN, {}
         if only is not None and ranks:
@@ -246,7 +245,7 @@ class Outputs:
 
 
 def without(outputs: Output, traceback: str) -> Output:
-    """The lines of the ranks without a `traceback` that is shown elsewhere."""
+    """Return the ranks' lines without a `traceback` that is shown with the failure."""
     shown = [_shown(line) for line in traceback.splitlines()]
     return {rank: _without(lines, shown) for rank, lines in outputs.items()} if shown else outputs
 
@@ -271,7 +270,7 @@ def _without(lines: list[list[str]], shown: list[str]) -> list[list[str]]:
 
 
 def relayed(folder: JobFolder, rank: str) -> int:
-    """How many bytes of the displays in a rank's folder a notebook has shown."""
+    """Return the bytes of the displays in a rank's folder that a notebook has shown."""
     try:
         return int(folder.read(rank, RELAYED))
     except (OSError, ValueError):

@@ -1,10 +1,10 @@
-"""What has changed between two JSON documents, so that a page that has the first is sent little for the second.
+"""Computes the changes between two JSON documents, so that a page with the first is sent little for the second.
 
-Pure. `frontend/src/patches.ts` applies what `patch` makes. A patch is one of
+Pure. `frontend/src/patches.ts` applies a patch, which is one of
 
-    {"v": value}                  this value instead
-    {"k": {key: patch, ...}}      of an object, or of a list of objects by index: what is not named stays
-    {"l": [drop, keep, rest]}     of a list: without its first `drop` elements, then `keep` of it, then `rest`
+    {"v": value}                  replace the value
+    {"k": {key: patch, ...}}      patch an object, or a list of objects by index: other keys stay
+    {"l": [drop, keep, rest]}     in a list, drop the first `drop` elements, keep the next `keep`, append `rest`
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Patch = dict[str, Any]
 
 
 def patch(before: Any, after: Any) -> Patch | None:
-    """What makes `after` of `before`; None where they are the same. Both as JSON has them."""
+    """Return the patch from `before` to `after`; None if they are the same. Both are JSON values."""
     if before == after:
         return None
     if isinstance(before, dict) and isinstance(after, dict) and before.keys() <= after.keys():
@@ -38,7 +38,7 @@ def _parts(pairs: dict[str, tuple[Any, Any]]) -> dict[str, Patch]:
 
 
 def _overlap(before: list[Any], after: list[Any]) -> tuple[int, int]:
-    """How many of the first to drop, so that as many as possible of the next ones are the first of `after`."""
+    """Return how many elements to drop so that as many as possible of the next ones begin `after`, and their number."""
     best = 0, 0
     for drop in range(len(before)):
         most = min(len(before) - drop, len(after))

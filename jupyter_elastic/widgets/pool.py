@@ -1,4 +1,4 @@
-"""The pool in a notebook, with the policy picker: an anywidget on the built front end.
+"""Shows the pool in a notebook, with the policy picker: an anywidget on the built front end.
 
 Knows traits, the comm and the updater.
 """
@@ -20,7 +20,7 @@ from jupyter_elastic.widgets.updater import updater
 
 
 class PoolWidget(CommandWidget):
-    """Shows the pool; tools without widgets are shown the form that stands below it."""
+    """A view of the pool; tools without widgets show the static form below it."""
 
     _esm = bundle.script("pool")
     _css = bundle.style()
@@ -28,13 +28,13 @@ class PoolWidget(CommandWidget):
     screen = traitlets.Unicode().tag(sync=True)
     """A `PoolScreen` as JSON, whose table is a window of the jobs."""
     offset = traitlets.Int().tag(sync=True)
-    """Where the window begins."""
+    """Index of the window's first job."""
     down_since = traitlets.Float(allow_none=True, default_value=None).tag(sync=True)
     picking = traitlets.Bool().tag(sync=True)
-    """Whether the picker is open at first."""
+    """True if the picker is open at first."""
 
     kept = traitlets.Unicode().tag(sync=True)
-    """A class of the form that the file keeps, which this hides."""
+    """CSS class of the form that the file keeps, which this view hides."""
 
     def __init__(self, **traits: Any) -> None:
         super().__init__(plain="", kept=secrets.token_hex(8), **traits)
@@ -42,7 +42,7 @@ class PoolWidget(CommandWidget):
         self._leave = updater().show_pool(self._renew)
 
     def close(self) -> None:
-        """No longer follow the pool."""
+        """Stop following the pool."""
         leave = getattr(self, "_leave", None)
         if leave is not None:
             leave()
@@ -57,7 +57,7 @@ class PoolWidget(CommandWidget):
             self.down_since = follower.down_since
 
     async def execute(self, command: Command) -> Any:
-        """What the panel does by REST, and which part of the job table is sent."""
+        """Execute a command that the panel has by REST, or select the part of the job table to send."""
         follower = updater().follower
         match command.type:
             case "policies":

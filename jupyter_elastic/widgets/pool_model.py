@@ -1,6 +1,6 @@
-"""The one fold of pool events into the pool's screen, for the server extension, the widget and the terminal.
+"""Folds pool events into the pool's screen, for the server extension, the widget and the terminal.
 
-Pure: no clock, no socket. Begins from what the daemon answers (jobs and slots at a `seq`), folds the events after it.
+Pure: no clock, no socket. Starts from the daemon's answers (jobs and slots at a `seq`), folds the events after it.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ HISTORY_S = 6 * 3600.0
 MAX_POINTS = 720
 MAX_NOTES = 60
 MAX_ENDED = 10
-"""Of one's own jobs that have ended so many are remembered."""
+"""Number of the user's ended jobs that are remembered."""
 
 
 class PoolModel:
-    """What a screen of the pool needs to remember. `fold` each event once, in order; `screen` at any time."""
+    """The state behind the pool's screen. `fold` each event once, in order; `screen` at any time."""
 
     def __init__(
         self,
@@ -68,20 +68,20 @@ class PoolModel:
         self.seq = seq
         self.jobs: dict[JobId, JobInfo] = {}
         self.queued = 0
-        """How many jobs wait."""
+        """Number of waiting jobs."""
         self.adopt(jobs)
         self.slots: dict[SlotId, SlotInfo] = {slot.slot: slot for slot in slots}
         self.others = {host.name: host for host in others}
-        """The hosts that are other machines."""
+        """Hosts other than the pool's own machine."""
         self.policy, self.policy_options = policy, policy_options or {}
         self.kind, self.user = kind, user
         self.administers = administers
         self.maintenance = maintenance
-        """Who has put the pool into maintenance, and why; empty when nobody has."""
+        """Text on who put the pool into maintenance, and why; empty without maintenance."""
         self.forecasts: dict[JobId, tuple[float, float]] = {}
-        """Wait ranges as absolute times, from whoever asks the what-if."""
+        """Wait ranges as absolute times, set by the what-if's caller."""
         self.shadows: list[ShadowRow] = []
-        """Policies asked beside the active one, from whoever asks them."""
+        """Policies asked beside the active one, set by their caller."""
         self.history: deque[HistoryPoint] = deque(maxlen=MAX_POINTS)
         self.switches: deque[SwitchRow] = deque(maxlen=50)
         self.notes: deque[NoteRow] = deque(maxlen=MAX_NOTES)
@@ -89,11 +89,11 @@ class PoolModel:
 
     @property
     def hosts_known(self) -> bool:
-        """Whether the model has begun from a daemon's answers."""
+        """True once the model has started from a daemon's answers."""
         return bool(self.slots)
 
     def adopt(self, jobs: Iterable[JobInfo]) -> None:
-        """Take in unfinished jobs that are not known yet, as they are at `seq`."""
+        """Add unfinished jobs that are not known yet, as they are at `seq`."""
         for info in jobs:
             if info.job not in self.jobs and info.phase not in ENDED:
                 self._put(info)
@@ -101,7 +101,7 @@ class PoolModel:
     # --- fold -----------------------------------------------------------------------------------------------------
 
     def fold(self, event: Event) -> None:
-        """Take in the next event; one that was folded before changes nothing."""
+        """Fold the next event; an event that was folded before changes nothing."""
         if event.seq <= self.seq:
             return
         self.seq = event.seq
@@ -235,14 +235,14 @@ class PoolModel:
             self.notes.appendleft(NoteRow(at=at, job=job, text=text))
 
     def _note_done(self, at: float, job: JobId, text: str, reason: str) -> None:
-        """Note what happens to a job, in place of the plan's words for it."""
+        """Note an event of a job; replace the plan's note about it."""
         said = self._said(job)
         if said is not None and said.text == visible(reason):
             self.notes.remove(said)
         self._note(at, job, text)
 
     def _said(self, job: JobId | None) -> NoteRow | None:
-        """The last note of a job, or of none."""
+        """Return the last note of a job, or the last one without a job."""
         return next((note for note in self.notes if note.job == job), None)
 
     def _remember(self, at: float) -> None:
@@ -266,7 +266,7 @@ class PoolModel:
     # --- screen ---------------------------------------------------------------------------------------------------
 
     def screen(self, now: float, *, limit: int | None = None, offset: int = 0) -> PoolScreen:
-        """The page at `now`; `limit` and `offset` choose a window of the job table."""
+        """Return the page at `now`; `limit` and `offset` choose a window of the job table."""
         rows = sorted(self.jobs.values(), key=lambda info: (info.phase not in ACTIVE, info.submitted_at, info.job))
         # Who is likely to start first is the first in the queue; of the others nobody knows more than who came first.
         queue = sorted(rows[len(rows) - self.queued :], key=lambda info: self.forecasts.get(info.job, _LATER)[0])
@@ -291,7 +291,7 @@ class PoolModel:
         )
 
     def status(self) -> PoolStatus:
-        """The few figures of a status bar."""
+        """Return the few figures of a status bar."""
         states = Counter(slot.state for slot in self._shared())
         mine = [info.phase in ACTIVE for info in self.jobs.values() if info.owner == self.user]
         return PoolStatus(
@@ -327,7 +327,7 @@ class PoolModel:
         )
 
     def hosts(self) -> list[HostBox]:
-        """The map's rows."""
+        """Return the map's rows."""
         hosts: dict[str, list[SlotBox]] = {}
         for name, slot in sorted(self.slots.items(), key=lambda item: natural(item[0])):
             box = SlotBox(
@@ -372,7 +372,7 @@ class PoolModel:
         ]
 
     def _shared(self) -> Iterable[SlotInfo]:
-        """The slots that people share: those for servers alone are counted for nobody."""
+        """Yield the slots that people share: those for servers alone are counted for nobody."""
         return (slot for slot in self.slots.values() if not slot.for_servers)
 
     def _slot_seconds(self, now: float) -> dict[str, float]:
@@ -396,7 +396,7 @@ def _stopped(data: events.StopRequested) -> str:
 
 
 def _in_or_out(slot: SlotInfo) -> SlotInfo:
-    """The slot in the state that it has when nobody holds it; else as it is."""
+    """Return an unleased slot with the state `out` or `free`; a leased slot unchanged."""
     if slot.job is not None:
         return slot
     return msgspec.structs.replace(slot, state="out" if slot.reason or slot.drained else "free")

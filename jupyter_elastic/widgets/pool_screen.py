@@ -1,4 +1,4 @@
-"""What the pool's screens show: the typed view model that panel, widget and terminal draw and do not compute.
+"""Defines the pool's screens: the typed view model that panel, widget and terminal draw and do not compute.
 
 Pure: knows the vocabulary only. The TypeScript twin of these structs is `frontend/src/screens.ts`; a test holds the two
 together.
@@ -11,7 +11,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 MAX_WINDOW = 500
-"""Jobs that are sent at once at most: the rest is asked for when somebody scrolls."""
+"""Maximum number of jobs that are sent at once; scrolling requests the rest."""
 
 
 class SlotBox(Struct, frozen=True, kw_only=True):
@@ -23,7 +23,7 @@ class SlotBox(Struct, frozen=True, kw_only=True):
     owner: str
     reason: str
     for_servers: bool
-    """Whether it is a CPU's beside GPUs, for parameter servers alone."""
+    """True for a CPU slot beside GPUs, for parameter servers alone."""
 
 
 class HostBox(Struct, frozen=True, kw_only=True):
@@ -32,11 +32,11 @@ class HostBox(Struct, frozen=True, kw_only=True):
     name: str
     slots: list[SlotBox]
     reach: str
-    """The way there, such as `ssh://lab2`; empty: it is the pool's own machine."""
+    """URL of the host, such as `ssh://lab2`; empty: the pool's own machine."""
     until: float | None
-    """When it goes, in seconds since the epoch; None: nobody knows."""
+    """End of the host, in seconds since the epoch; None: not known."""
     out: str
-    """Why slots of it are out, or why who looks can't get there; empty: neither is so."""
+    """Reason why slots of the host are out, or why the viewer can't reach it; else empty."""
 
 
 class JobRow(Struct, frozen=True, kw_only=True):
@@ -46,39 +46,38 @@ class JobRow(Struct, frozen=True, kw_only=True):
     name: str
     owner: str
     mine: bool
-    """Whether who looks may change it."""
+    """True if the viewer may change the job."""
     phase: str
     position: int | None
-    """Place in the queue, from 1, in order of likely start, else of submission; None once it has slots."""
+    """Position in the queue, from 1, in order of likely start, else of submission; None once it has slots."""
     held: int
     min_slots: int
     max_slots: int
     submitted_at: float
     started_at: float | None
     fraction: float | None
-    """Done of the training, 0 to 1, where the job says how much there is."""
+    """Fraction of the training done, 0 to 1, if the job reports a total."""
     wait_s: tuple[float, float] | None
-    """From when to when it is likely to start, seconds from now; None when nobody can tell."""
+    """Earliest and latest likely start, in seconds from now; None when not known."""
     reason: str
 
 
 class ShareRow(Struct, frozen=True, kw_only=True):
-    """A user's part of the pool: what they hold and what an equal share among those who want slots would be."""
+    """A user's part of the pool: slots held, and an equal share among the users who want slots."""
 
     user: str
     held: int
     entitled: float
     queued: int
     slot_seconds: float
-    """Held within the history that is shown."""
+    """Slot-seconds held within the shown history."""
 
 
 class HistoryPoint(Struct, frozen=True, kw_only=True):
-    """From `at` on, until the next point."""
+    """The pool's state from `at` until the next point."""
 
     at: float
     leased: dict[str, int]
-    """Leased slots by owner."""
     draining: int
     capacity: int
     queued: int
@@ -95,7 +94,7 @@ class SwitchRow(Struct, frozen=True, kw_only=True):
 
 
 class NoteRow(Struct, frozen=True, kw_only=True):
-    """What the policy did, newest first."""
+    """An action of the policy; lists have the newest first."""
 
     at: float
     job: int | None
@@ -113,26 +112,25 @@ class ShadowDifference(Struct, frozen=True, kw_only=True):
 
 
 class ShadowRow(Struct, frozen=True, kw_only=True):
-    """A policy that is asked beside the one that decides, and not obeyed. Times are seconds since the epoch."""
+    """A policy that is asked beside the active one, and not obeyed. Times are seconds since the epoch."""
 
     policy: str
     options: dict[str, Any]
     cell: bool
-    """Its text is from a cell of this notebook."""
+    """True if the policy's text is from a cell of this notebook."""
     since: float
-    """Asked from then on."""
     asked: int = 0
     differed: int = 0
-    """So often of the times that it was asked it would have done something else."""
+    """Number of times that the policy was asked and would have acted differently."""
     differs_since: float | None = None
-    """Since when it has differed without a break; None while it agrees."""
+    """Time since which it has differed without a break; None while it agrees."""
     jobs: int = 0
-    """Unfinished jobs when it was asked last."""
+    """Unfinished jobs when it was last asked."""
     differences: list[ShadowDifference] = []
-    """The first of them."""
+    """The first of `total_differences`."""
     total_differences: int = 0
     problem: str = ""
-    """Why it could not be asked, or why its plan could not be followed."""
+    """Reason why it could not be asked, or why its plan could not be followed."""
 
 
 class PoolScreen(Struct, frozen=True, kw_only=True):
@@ -141,17 +139,17 @@ class PoolScreen(Struct, frozen=True, kw_only=True):
     seq: int
     at: float
     kind: str
-    """`gpu`, or `cpu` where slots are CPU cores."""
+    """`gpu`, or `cpu` if slots are CPU cores."""
     user: str
     maintenance: str
-    """Who has put the pool into maintenance, and why; empty when nobody has."""
+    """Text on who put the pool into maintenance, and why; empty without maintenance."""
     policy: str
     policy_options: dict[str, Any]
     hosts: list[HostBox]
     jobs: list[JobRow]
     """Unfinished jobs: those with slots first, then the queue, each by (submitted_at, job)."""
     total_jobs: int
-    """Unfinished in all; `jobs` may be a window of them."""
+    """Number of all unfinished jobs; `jobs` may be a window of them."""
     shares: list[ShareRow]
     history: list[HistoryPoint]
     switches: list[SwitchRow]
@@ -160,7 +158,7 @@ class PoolScreen(Struct, frozen=True, kw_only=True):
 
 
 class EndedRow(Struct, frozen=True, kw_only=True):
-    """A job of who looks that has ended. Times are seconds since the epoch."""
+    """An ended job of the viewer. Times are seconds since the epoch."""
 
     job: int
     name: str
@@ -170,13 +168,12 @@ class EndedRow(Struct, frozen=True, kw_only=True):
 
 
 class PoolStatus(Struct, frozen=True, kw_only=True):
-    """The pool in a few figures, for a status bar, and what of one's own has ended of late."""
+    """The pool in a few figures, for a status bar, and the viewer's jobs that ended lately."""
 
     kind: str
     free: int
     capacity: int
     running: int
-    """Jobs of who looks that hold slots."""
+    """Jobs of the viewer that hold slots."""
     waiting: int
     ended: list[EndedRow]
-    """Oldest first."""

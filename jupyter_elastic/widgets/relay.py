@@ -1,7 +1,7 @@
-"""What rank 0 displays, as outputs of the cell that waits for the job: tables, figures, the last value, widgets.
+"""Shows rank 0's displays as outputs of the waiting cell: tables, figures, the last value, widgets.
 
 Called by the thread that runs the cell, so that every front end takes the outputs for the cell's own. Knows IPython's
-displays, the comms and the records, of no kernel the inside; must not know jobs.
+displays, the comms and the records, not the inside of any kernel; must not know jobs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class _Value:
-    """The last value of rank 0, as IPython's display hook takes a value."""
+    """The last value of rank 0, as a value for IPython's display hook."""
 
     def __init__(self, record: Display) -> None:
         self._record = record
@@ -38,14 +38,14 @@ class _Value:
 
 
 class _Twin:
-    """A worker's widget as this kernel knows it: a page that is loaded again finds it among the kernel's own."""
+    """A worker's widget as this kernel knows it: a reloaded page finds it among the kernel's own."""
 
     def __init__(self, name: str, opened: comm.base_comm.BaseComm) -> None:
         self.model_id, self.opened = name, opened
         self._state: dict[str, Any] = {}
 
     def take(self, record: Display) -> None:
-        """Keep up with what the widget says of itself."""
+        """Record the widget's new state."""
         self._state |= record.data.get("state", {})
         twins = getattr(sys.modules.get("ipywidgets.widgets.widget"), "_instances", None)
         if twins is None:
@@ -56,14 +56,14 @@ class _Twin:
             twins[self.model_id] = self
 
     def __getattr__(self, name: str) -> Any:
-        """`_model_name`, `_model_module` and the like are part of the state."""
+        """Return a part of the state, such as `_model_name` or `_model_module`."""
         try:
             return self._state[name]
         except KeyError:
             raise AttributeError(name) from None
 
     def get_state(self, *_arguments: Any, **_options: Any) -> dict[str, Any]:
-        """What a page is sent of it."""
+        """Return the state that is sent to a page."""
         return dict(self._state)
 
     def _get_embed_state(self, *_arguments: Any, **_options: Any) -> dict[str, Any]:
@@ -75,11 +75,11 @@ class _Twin:
         }
 
     def close(self) -> None:
-        """It belongs to a worker; here it is only forgotten, by whoever asks all widgets to close."""
+        """Do nothing: the widget belongs to a worker; closing all widgets only forgets it here."""
 
 
 class Relay:
-    """Rank 0's displays on their way into the notebook. `again`: only those that a cell has shown before."""
+    """The transfer of rank 0's displays into the notebook. `again`: only those that a cell has shown before."""
 
     def __init__(self, shell: Any, files: JobFolder, *, again: bool = False) -> None:
         self._shell = shell
@@ -88,11 +88,11 @@ class Relay:
         self._again = again
         self._id = uuid.uuid4().hex
         self._slots: list[str] = []
-        """Display ids of the outputs that show something, in their order."""
+        """Display ids of the outputs that show something, in order."""
         self._free: list[str] = []
-        """Display ids of outputs whose content was taken back: the next displays come there."""
+        """Display ids of outputs whose content was cleared: the next displays replace them."""
         self._empty: set[str] = set()
-        """Those of them that show nothing."""
+        """Display ids of `_free` that show nothing."""
         self._names: dict[str, str] = {}
         """The cell's own display ids -> ours."""
         self._clears = False
@@ -102,11 +102,11 @@ class Relay:
 
     @property
     def waiting(self) -> bool:
-        """Whether there is something to be shown."""
+        """True if there is something to show."""
         return self._reader.waiting
 
     def pump(self) -> None:
-        """Show what is new; whatever IPython or the kernel raises, when all has been tried."""
+        """Show new displays; then raise the last exception of IPython or the kernel, if any."""
         if not self._files.own:  # an output of this user's cell may run scripts in his page
             return
         found = self._reader.more(relayed(self._files, _RANK) if self._again else None)
@@ -155,7 +155,7 @@ class Relay:
         self._publish(record, slot, update=update)
 
     def _clear(self) -> None:
-        """Outputs can't be taken away one by one, and the job's view is to stay: they are shown anew, or empty."""
+        """Mark all outputs for reuse: they can't be removed one by one, as the job's view is to stay."""
         self._clears = False
         self._free = [*self._slots, *self._free]
         self._slots.clear()
@@ -170,7 +170,7 @@ class Relay:
         )
 
     def _relay_comm(self, record: Display) -> None:
-        """Pass on a message of a widget; one whose beginning was not seen can't be shown."""
+        """Pass on a message of a widget; a widget whose opening was not seen can't be shown."""
         if record.kind == "comm_open":
             self._open(record)
         if (twin := self._comms.get(record.id)) is None:

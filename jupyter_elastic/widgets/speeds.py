@@ -1,6 +1,6 @@
-"""How fast a job trained at each of its sizes, and what the regression of `coach` predicts for the others. Pure.
+"""Measures a job's speed at each of its sizes, and predicts others by the regression of `coach`. Pure.
 
-Learns from the job's own events, as the scheduler does; `coach` also knows the speeds of other jobs of its workload.
+Learns from the job's own events, like the scheduler; `coach` also knows the speeds of other jobs of its workload.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from jupyter_elastic.scheduler.policies.scaling import expect, grid
 from jupyter_elastic.types import Event, JobProgressed, JobRunning, JobStarted, RescaleRequested
 
 MOST_WORKERS, MOST_SERVERS = 64, 4
-"""Sizes up to these are predicted, and drawn."""
+"""Maximum sizes that are predicted and drawn."""
 
 
 class Speeds:
-    """What the events have said so far."""
+    """The speeds learned from the events so far."""
 
     def __init__(self) -> None:
         self._learned = Learned()
         self._ordered: dict[int, int] = {}
-        """Servers by generation of the present attempt."""
         self._size = (0, 0)
         self._generation = 0
         self._fitted: tuple[object, SpeedFit | None] = (None, None)
 
     def fold(self, event: Event) -> None:
-        """Take an event of this job in."""
+        """Fold an event of this job."""
         match event.data:
             case JobStarted() as data:
                 self._learned.cold()
@@ -47,7 +46,7 @@ class Speeds:
                 pass
 
     def fit(self, max_workers: int, max_servers: int) -> SpeedFit | None:
-        """Measured and predicted for sizes up to these and those that were measured; None before two were."""
+        """Return measured and predicted speeds, up to these sizes and at measured ones; None before two are known."""
         speeds = {size: median(recent) for size, recent in self._learned.points.items()}
         if speeds and self._size in speeds:  # all with servers or none, as the job trains now
             speeds = {size: speed for size, speed in speeds.items() if bool(size[1]) == bool(self._size[1])}

@@ -1,4 +1,4 @@
-"""The pool in a terminal: the page that the panel shows, drawn with Rich. Pure: a `PoolScreen` in, a renderable out."""
+"""Draws the pool's page in a terminal with Rich. Pure: a `PoolScreen` in, a renderable out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def picture(
     width: int = 80,
     timeline: TimelineScreen | None = None,
 ) -> RenderableType:
-    """The pool as one picture with at most `rows` jobs; with a timeline that stands for the history."""
+    """Draw the pool as one picture with at most `rows` jobs; a timeline replaces the history."""
     colours = _colours(screen)
     parts: list[RenderableType] = []
     if down_since is not None:
@@ -54,7 +54,7 @@ def picture(
 
 
 def _colours(screen: PoolScreen) -> dict[str, str]:
-    """A colour for each user, the same from picture to picture."""
+    """Return a colour for each user, the same from picture to picture."""
     users = sorted({row.owner for row in screen.jobs} | {row.user for row in screen.shares})
     return {user: COLOURS[index % len(COLOURS)] for index, user in enumerate(users)}
 
@@ -144,7 +144,7 @@ def _shares(shares: list[ShareRow], screen: PoolScreen, colours: dict[str, str])
 
 
 def _history(screen: PoolScreen, width: int) -> Text:
-    """Slots in use over time as one line of bars."""
+    """Draw slots in use over time as one line of bars."""
     points, begin = screen.history, screen.history[0].at
     columns = max(10, min(width - 24, 100))
     step = max(screen.at - begin, 1.0) / columns

@@ -1,7 +1,4 @@
-"""Where bars lie: the rows of the timeline, past bars on the slots that jobs held, future ones on likely slots.
-
-Pure.
-"""
+"""Places bars: the timeline's rows, past bars on the slots that jobs held, future bars on likely slots. Pure."""
 
 from __future__ import annotations
 
@@ -16,26 +13,26 @@ from jupyter_elastic.widgets.pool_screen import HostBox
 from jupyter_elastic.widgets.timeline_screen import Bar, TimelineHost
 
 MAX_BARS = 1_500
-"""Of more, the short ones are drawn together."""
+"""Maximum number of bars; beyond that short ones are merged."""
 SHARP = 1_000
-"""A bar that is shorter than this part of the window is no wider than a pixel or two."""
+"""Divisor of the window's length below which a bar is no wider than a pixel or two."""
 MAX_HOSTS = 64
-"""Of more, several stand under one name."""
+"""Maximum number of host names; beyond that several hosts share one."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """A job on the same slots."""
+    """A period in which a job held the same slots."""
 
     begin: float
     end: float | None
-    """None: it goes on."""
+    """None while the period goes on."""
     slots: frozenset[SlotId]
 
 
 @dataclass
 class JobPast:
-    """What became of a job."""
+    """The history of a job."""
 
     job: JobId
     owner: str
@@ -47,14 +44,14 @@ class JobPast:
     state: str = "queued"
     reason: str = ""
     spans: list[Span] = field(default_factory=list)
-    """Those that are over."""
+    """Ended periods."""
     held: frozenset[SlotId] = frozenset()
     since: float = 0.0
-    """Since when it holds these."""
+    """Start of the period with these slots."""
     most: int = 0
 
     def hold(self, at: float, slots: frozenset[SlotId]) -> None:
-        """It holds these slots from now on."""
+        """Record that the job holds these slots from now on."""
         if slots == self.held:
             return
         if self.held and at > self.since:
@@ -62,14 +59,14 @@ class JobPast:
         self.held, self.since, self.most = slots, at, max(self.most, len(slots))
 
     def all_spans(self) -> Iterable[Span]:
-        """Those that are over, and the one that goes on."""
+        """Yield the ended periods, and the present one."""
         yield from self.spans
         if self.held:
             yield Span(self.since, None, self.held)
 
 
 class Rows:
-    """A row for each slot: those of the pool in their order, then those that it no longer has and that are drawn."""
+    """A row for each slot: the pool's slots in order, then drawn slots that the pool no longer has."""
 
     def __init__(
         self,
@@ -94,7 +91,7 @@ class Rows:
         self.usable = [name for name, slot in here if slot.state != "out" and not slot.pinned]
 
     def hosts(self) -> list[TimelineHost]:
-        """What stands beside the rows."""
+        """Return the hosts beside the rows."""
         step = -(-len(self._hosts) // MAX_HOSTS)
         if step <= 1:
             return self._hosts
@@ -111,7 +108,7 @@ class Rows:
         ]
 
     def runs(self, slots: Iterable[SlotId]) -> list[tuple[int, int]]:
-        """The rows of these slots: where each run of neighbours begins, and how many they are."""
+        """Return the rows of these slots as runs of neighbours: first row and number of rows."""
         found: list[tuple[int, int]] = []
         for row in sorted(self.place[slot] for slot in slots if slot in self.place):
             if found and sum(found[-1]) == row:
@@ -133,7 +130,7 @@ def _timeline_host(name: str, slots: list[SlotId], box: HostBox | None = None, *
 
 
 def past_bars(rows: Rows, spans: Mapping[JobId, Sequence[Span]], begin: float, end: float) -> list[Bar]:
-    """What was, in a window: at most `MAX_BARS`, those that are too short to be seen together."""
+    """Return the past bars of a window: at most `MAX_BARS`, merging those too short to be seen."""
     bars = [
         Bar(job=job, begin=span.begin, end=span.end, first=first, rows=count)
         for job, held in spans.items()
@@ -150,7 +147,7 @@ def past_bars(rows: Rows, spans: Mapping[JobId, Sequence[Span]], begin: float, e
 
 
 def _together(bars: list[Bar], shortest: float) -> list[Bar]:
-    """Those that are shorter than this, by time and in neighbouring rows, as one."""
+    """Merge bars shorter than `shortest` by time and neighbouring rows."""
     kept: list[Bar] = []
     boxes: dict[tuple[int, int], Bar] = {}
     for bar in bars:
@@ -177,15 +174,15 @@ def _together(bars: list[Bar], shortest: float) -> list[Bar]:
 def future_bars(
     rows: Rows, outlook: Outlook, held: Mapping[JobId, Sequence[SlotId]], made_at: float, until: float
 ) -> list[Bar]:
-    """What will most likely be, from `made_at` on. Slots that nobody has promised are chosen near those a job has.
+    """Return the most likely bars from `made_at` on. Unreserved slots are chosen near those that the job has.
 
-    A bar ends with the best guess; how far that may be off is the job's range.
+    A bar ends with the best guess; its uncertainty is the job's range.
     """
     there = set(rows.usable)
     mine: dict[JobId, list[SlotId]] = {job: [slot for slot in slots if slot in there] for job, slots in held.items()}
     since: dict[JobId, float] = {}
     moves: list[tuple[float, bool, JobId, int]] = []
-    """When, whether it grows then, which job, to how many slots: what shrinks makes room for what grows then."""
+    """Time, whether the job grows, job, new number of slots: shrinking comes first, as it makes room for growth."""
     for job in outlook.jobs:
         size, last = 0, job.end.guess_s if job.end is not None else None
         for when, slots in job.sizes:
@@ -226,7 +223,7 @@ def future_bars(
 
 
 def _near(rows: Rows, have: Sequence[SlotId], taken: set[SlotId], count: int) -> list[SlotId]:
-    """Free slots: on the hosts that the job is on, then on the emptiest."""
+    """Return free slots: first on the job's hosts, then on the emptiest."""
     mine = {_host(slot) for slot in have}
     free = [slot for slot in rows.usable if slot not in taken]
     room: defaultdict[str, int] = defaultdict(int)

@@ -1,4 +1,4 @@
-"""Slots used by each user over time against the fair share. Pure."""
+"""Compares each user's slots over time with the fair share. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jupyter_elastic.widgets.timeline_screen import FairRow
 
 POINTS = 60
 MAX_USERS = 8
-"""Those who used most."""
+"""Maximum number of users: those who used most."""
 
 
 def fairness(
@@ -23,9 +23,9 @@ def fairness(
     begin: float,
     end: float,
 ) -> list[FairRow]:
-    """The users of a window by what they used, the most first; shares by the rule of the policy `fair`.
+    """Return the users of a window by their use, the most first; shares by the rule of the policy `fair`.
 
-    Who may not see the file of shares (`SharesChanged`) is shown equal ones.
+    A viewer who may not see the file of shares (`SharesChanged`) is shown equal ones.
     """
     if end <= begin or not jobs:
         return []
@@ -62,7 +62,7 @@ def fairness(
 
 
 def _points(begin: float, end: float, origin: float, step: float) -> Iterable[int]:
-    """The points between which this time lies."""
+    """Return the indices of the points that cover this time."""
     return range(max(0, int((begin - origin) / step)), min(POINTS, int((end - origin) / step) + 1))
 
 

@@ -1,6 +1,6 @@
-"""Keeps the timeline's model up to date for whoever looks: the past by request, then the live events.
+"""Keeps the timeline's model up to date for viewers: the past by request, then the live events.
 
-Knows the model and how the daemon is asked; must not know how anything is drawn.
+Knows the model and the requests to the daemon; must not know how anything is drawn.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from jupyter_elastic.widgets.timeline_model import TimelineModel
 from jupyter_elastic.widgets.timeline_screen import MONTH_S, TimelineLook, TimelineScreen
 
 LOOKED_S = 30.0
-"""So long after somebody looked the future is predicted on."""
+"""Seconds after the last view for which the future is predicted."""
 STALE_S = 60.0
-"""A prediction that is older is not shown."""
+"""Age in seconds beyond which a prediction is not shown."""
 FIRST_S = 3600.0
-"""So far the past is asked for at first, if nobody looks farther back."""
+"""Minimum seconds of the past that are requested at first."""
 PAGES = 50
-"""Answers of the daemon that the past may take; a longer one is shown from its first event that fits."""
+"""Maximum number of the daemon's answers for the past; a longer past is shown from its first event that fits."""
 MOVES = (
     events.JobSubmitted, events.JobStarted, events.RescaleRequested, events.JobRunning, events.JobRequeued,
     events.JobResized, events.JobEnded, events.HostsChanged, events.PolicyUsed,
 )  # fmt: skip
-"""After these the last prediction no longer holds."""
+"""Events after which the last prediction no longer holds."""
 
 
 class Shown(NamedTuple):
-    """What a picture depends on: as long as it stays the same, so does the picture, but for the clock."""
+    """The inputs of a picture: while they stay the same, so does the picture, but for the clock."""
 
     version: int
     predicted_at: float | None
@@ -46,10 +46,10 @@ class Shown(NamedTuple):
 
 
 class TimelineFollower:
-    """The timeline as this process knows it; nothing is kept before somebody looks."""
+    """The timeline in this process; nothing is kept before the first view."""
 
     def __init__(self, waits: Waits, changed: Callable[[], None], clock: Clock = time.monotonic) -> None:
-        """`changed` is called when the past has come."""
+        """Create it; `changed` is called when the past has arrived."""
         self.waits, self._changed, self._clock = waits, changed, clock
         self.model: TimelineModel | None = None
         self._waiting: list[Event] = []
@@ -59,19 +59,19 @@ class TimelineFollower:
 
     @property
     def looked_at(self) -> bool:
-        """Whether somebody looks at it now."""
+        """True while the timeline is viewed."""
         return self._looked_at > self._clock() - LOOKED_S
 
     def looked(self) -> None:
-        """Somebody still looks at what there was."""
+        """Record that the last picture is still viewed."""
         self._looked_at = self._clock()
 
     def forget(self) -> None:
-        """The connection is a new one: what happened meanwhile is not known."""
+        """Drop the model after a reconnection: events in between are not known."""
         self.model, self._waiting = None, []
 
     def fold(self, event: Event) -> None:
-        """Take in a live event."""
+        """Fold a live event."""
         data = event.data
         if isinstance(data, events.JobEnded):
             self.waits.ended(data.job, event.at, completed=data.outcome == "completed")
@@ -87,7 +87,7 @@ class TimelineFollower:
     def look(
         self, look: TimelineLook, now: float, ask: Ask, begin: Callable[[Coroutine[Any, Any, None]], object]
     ) -> None:
-        """Somebody looks so: have the past read as far as that goes, in a task that `begin` starts."""
+        """Record a view, and read the past as far as it shows, in a task started by `begin`."""
         self._looked_at = self._clock()
         since = max((now if look.at is None else look.at) - look.past_s, now - MONTH_S)
         if not self._reading and (self.model is None or since < self.model.since):
@@ -97,12 +97,12 @@ class TimelineFollower:
             begin(self._read(model, ask))
 
     def shown(self, pool: PoolModel) -> Shown:
-        """As `Shown`."""
+        """Return the inputs of the picture now."""
         version, loaded = (self.model.version, self.model.loaded) if self.model is not None else (0, False)
         return Shown(version, self.waits.made_at, pool.policy, len(pool.slots), loaded)
 
     def screen(self, pool: PoolModel, look: TimelineLook, now: float) -> TimelineScreen:
-        """What there is to see; without a past while that is read."""
+        """Return the screen; without a past while that is read."""
         made_at, outlook = self.waits.made_at, self.waits.outlook
         if made_at is None or now - made_at > STALE_S:
             made_at, outlook = None, Outlook(note=outlook.note)

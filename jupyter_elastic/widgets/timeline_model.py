@@ -1,6 +1,6 @@
-"""The fold of events into who held which slots when, and the timeline's screen made of it.
+"""Folds events into the slots that jobs held over time, and makes the timeline's screen of them.
 
-Pure: no clock, no socket. Begins with the events that `ReadPast` answers, goes on with the live ones.
+Pure: no clock, no socket. Starts with the events that `ReadPast` answers, goes on with the live ones.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from jupyter_elastic.widgets.timeline_fairness import fairness
 from jupyter_elastic.widgets.timeline_screen import FinishedRow, TimelineJob, TimelineLook, TimelineScreen
 
 MAX_JOBS = 10_000
-"""Ended ones beyond that are forgotten, the oldest first."""
+"""Maximum number of ended jobs; the oldest are forgotten first."""
 MAX_DRAWN = 1_000
-"""Jobs of a screen that are described; more are drawn without a name."""
+"""Maximum number of described jobs on a screen; more are drawn without a name."""
 
 
 class TimelineModel:
-    """What the timeline remembers. `fold` each event once, in order; `screen` at any time."""
+    """The state behind the timeline. `fold` each event once, in order; `screen` at any time."""
 
     def __init__(self, since: float) -> None:
         self.since = since
-        """The past is known from then on."""
+        """Start of the known past."""
         self.seq = 0
         self.loaded = False
-        """Whether all of the past was folded."""
+        """True once all of the past was folded."""
         self.version = 0
-        """Counts what changes the picture."""
+        """Number of changes to the picture so far."""
         self.jobs: dict[JobId, JobPast] = {}
         self.switches: list[SwitchRow] = []
         self.capacities: list[tuple[float, int]] = []
-        """From when on there are how many slots that people share."""
+        """Time, and number of shared slots from then on."""
         self.shares = SharesChanged()
         self._servers: frozenset[SlotId] = frozenset()
         self._ended: list[JobId] = []
 
     def fold(self, event: Event) -> None:
-        """Take in the next event; one that was folded before changes nothing."""
+        """Fold the next event; an event that was folded before changes nothing."""
         if event.seq <= self.seq:
             return
         self.seq, data = event.seq, event.data
@@ -102,7 +102,7 @@ class TimelineModel:
     def screen(
         self, pool: PoolModel, look: TimelineLook, now: float, *, outlook: Outlook, made_at: float | None
     ) -> TimelineScreen:
-        """What somebody who looks so sees at `now`; `outlook` was made at `made_at`."""
+        """Return the screen at `now` for this view; `outlook` was made at `made_at`."""
         at = now if look.at is None else look.at
         begin, end = at - look.past_s, at + look.ahead_s
         jobs = [job for job in self.jobs.values() if _there(job, begin, min(end, now))]
@@ -139,7 +139,7 @@ class TimelineModel:
         return [(0.0, sum(slot.state != "out" for slot in pool.slots.values() if not slot.for_servers))]
 
     def _finished(self, pool: PoolModel, look: TimelineLook, begin: float, end: float) -> list[FinishedRow]:
-        """The newest first."""
+        """Return the finished jobs of the window that match the filters, the newest first."""
         name = look.name.casefold()
         return [
             FinishedRow(
@@ -172,7 +172,7 @@ def _in(span: Span, begin: float, end: float) -> bool:
 
 
 def _described(jobs: Iterable[JobPast], pool: PoolModel, outlook: Outlook, made_at: float) -> list[TimelineJob]:
-    """Those that are not over first, the newest first."""
+    """Return the jobs' descriptions: unfinished ones first, newest first."""
     likely = {job.job: job for job in outlook.jobs}
     found = []
     for job in sorted(jobs, key=lambda job: (job.ended_at is not None, -job.job)):

@@ -1,4 +1,4 @@
-"""The timeline as self-contained HTML, for tools without our front end and for files that are kept. Pure."""
+"""Renders the timeline as self-contained HTML, for tools without our front end and for kept files. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jupyter_elastic.widgets.timeline_screen import Bar, TimelineScreen
 from jupyter_elastic.widgets.timeline_text import told
 
 PALETTE = ("#1f6fb2", "#7d6000", "#8a4f9e", "#00795f", "#b8336a", "#56666f", "#b84a00", "#2f7d1f")
-"""Of jobs, by their number: white reads well on each, and each stands out on dark and light ground."""
+"""Colours of jobs, by number: white reads well on each, and each stands out on dark and light ground."""
 LEFT, WIDTH, HEIGHT = 90, 860, 420
 _TEMPLATE: Template = Template(
     Path(__file__).with_name("timeline.html").read_text(encoding="utf-8"),
@@ -35,7 +35,7 @@ class _Box(Struct, frozen=True, kw_only=True):
 
 
 def html(screen: TimelineScreen) -> str:
-    """The timeline as one `<figure>`, without script and network."""
+    """Render the timeline as one `<figure>`, without script and network."""
     slots = sum(len(host.slots) for host in screen.hosts)
     row = max(1.0, min(18.0, HEIGHT / max(1, slots)))
     scale = (WIDTH - LEFT) / (screen.end - screen.begin)

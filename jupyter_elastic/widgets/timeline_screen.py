@@ -1,4 +1,4 @@
-"""What the timeline shows: the pool's past and its likely future, which page and terminal draw and do not compute.
+"""Defines the timeline's screen: the pool's past and likely future, which page and terminal draw and do not compute.
 
 Pure. Times are seconds since the epoch. The TypeScript twin of these structs is `frontend/src/screens.ts`; a test holds
 the two together.
@@ -15,23 +15,23 @@ from jupyter_elastic.widgets.pool_screen import SwitchRow
 MONTH_S = 30 * 86_400.0
 LEAST_S = 10.0
 MAX_ROWS = 200
-"""Finished jobs that are listed at once at most."""
+"""Maximum number of finished jobs that are listed at once."""
 
 _Text = Annotated[str, Meta(max_length=200)]
 _Time = Annotated[float, Meta(ge=0, le=1e11)]
 
 
 class TimelineLook(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What somebody wants to see of the timeline."""
+    """A viewer's window and filters on the timeline."""
 
     at: _Time | None = None
-    """The time between past and future; None: now, and the window goes on with it."""
+    """The time between past and future; None: now, and the window moves with it."""
     past_s: Annotated[float, Meta(ge=LEAST_S, le=MONTH_S)] = 600.0
     ahead_s: Annotated[float, Meta(ge=0, le=MONTH_S)] = 300.0
     user: _Text = ""
-    """Of the finished jobs only those of this user; likewise the next ones."""
+    """Filter of finished jobs: this user's; the next two filter them too."""
     name: _Text = ""
-    """Only those whose name holds this."""
+    """Filter: the name contains this text."""
     state: _Text = ""
     offset: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     limit: Annotated[int, Meta(ge=1, le=MAX_ROWS)] = 25
@@ -43,15 +43,15 @@ class TimelineHost(Struct, frozen=True, kw_only=True):
     name: str
     slots: list[str]
     gone: bool
-    """The pool no longer has it."""
+    """True if the pool no longer has the host."""
     reach: str
-    """As in `HostBox`; of several hosts nothing is said."""
+    """URL as in `HostBox`; empty for several hosts."""
     until: float | None
     out: str
 
 
 class TimelineJob(Struct, frozen=True, kw_only=True):
-    """A job that is drawn."""
+    """A drawn job."""
 
     job: int
     name: str
@@ -62,27 +62,27 @@ class TimelineJob(Struct, frozen=True, kw_only=True):
     submitted_at: float
     ended_at: float | None
     starts: tuple[float, float] | None
-    """From when to when it is likely to start; None where it has slots, or nobody can tell."""
+    """Earliest and latest likely start; None if it has slots, or the start is not known."""
     ends: tuple[float, float] | None
-    """The same of its end."""
+    """Earliest and latest likely end."""
 
 
 class Bar(Struct, frozen=True, kw_only=True):
-    """A job on some rows one below the other, for as long as these stay the same."""
+    """A job on neighbouring rows, for as long as these stay the same."""
 
     job: int
     """0: `count` bars that are too short to be drawn one by one."""
     begin: float
     end: float | None
-    """None: it goes on."""
+    """None while it goes on."""
     first: int
-    """The first of its rows, counted over all hosts."""
+    """First row, counted over all hosts."""
     rows: int
     count: int = 1
 
 
 class FairRow(Struct, frozen=True, kw_only=True):
-    """A user over time."""
+    """A user's use over time."""
 
     user: str
     points: list[tuple[float, float, float]]
@@ -90,7 +90,7 @@ class FairRow(Struct, frozen=True, kw_only=True):
 
 
 class FinishedRow(Struct, frozen=True, kw_only=True):
-    """A job that is over."""
+    """A finished job."""
 
     job: int
     name: str
@@ -102,14 +102,13 @@ class FinishedRow(Struct, frozen=True, kw_only=True):
     started_at: float | None
     ended_at: float
     most: int
-    """The most slots that it held at once."""
+    """Maximum number of slots held at once."""
 
 
 class TimelineScreen(Struct, frozen=True, kw_only=True):
     """The whole picture."""
 
     at: float
-    """Now."""
     begin: float
     end: float
     policy: str
@@ -118,24 +117,24 @@ class TimelineScreen(Struct, frozen=True, kw_only=True):
     jobs: list[TimelineJob]
     bars: list[Bar]
     future: list[Bar]
-    """What will most likely be, in the same rows."""
+    """The most likely bars, in the same rows."""
     predicted_at: float | None
-    """When that was found out; None: it was not."""
+    """Time of the prediction; None: there is none."""
     note: str
-    """Why there is no prediction, or why it is incomplete."""
+    """Reason why there is no prediction, or why it is incomplete."""
     switches: list[SwitchRow]
     fairness: list[FairRow]
     finished: list[FinishedRow]
     total_finished: int
-    """Of the window and as filtered; `finished` may be a part of them."""
+    """Number of finished jobs in the window that match the filters; `finished` may be a part of them."""
     users: list[str]
-    """Whose jobs there are in the window."""
+    """Owners of the window's jobs."""
     loaded: bool
-    """Whether the past has come."""
+    """True once the past has arrived."""
 
 
 class TimelinePicture(Struct, frozen=True, kw_only=True):
-    """One policy's future from now on, as the what-if draws it."""
+    """One policy's future from now on, as drawn by the what-if."""
 
     policy: str
     at: float

@@ -1,4 +1,4 @@
-"""The timeline in a terminal, drawn with Rich, and as plain text. Pure: a `TimelineScreen` in, a renderable out."""
+"""Draws the timeline in a terminal with Rich, and as plain text. Pure: a `TimelineScreen` in, a renderable out."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from jupyter_elastic.widgets.timeline_screen import Bar, TimelineScreen
 
 COLOURS = ("cyan", "yellow", "magenta", "green", "bright_red", "blue", "bright_yellow", "bright_magenta")
 ROWS = 24
-"""Of more slots the rows are hosts."""
+"""Number of slots beyond which the rows are hosts."""
 _LEVELS = " ▁▂▃▄▅▆▇█"
 
 
 def picture(screen: TimelineScreen, *, width: int = 80, jobs: int = 12) -> RenderableType:
-    """Slots as rows, time from left to right; behind the line that is now, what will most likely be."""
+    """Draw slots as rows, time from left to right; right of the line at now, the most likely future."""
     slots = sum(len(host.slots) for host in screen.hosts)
     names = _names(screen, slots <= ROWS)
     left = min(max(map(len, names), default=0), 24) + 1
@@ -38,7 +38,7 @@ def picture(screen: TimelineScreen, *, width: int = 80, jobs: int = 12) -> Rende
 
 
 def told(screen: TimelineScreen) -> list[str]:
-    """A line for each job that is not over: when it will most likely start and end."""
+    """Return a line for each unfinished job: its likely start and end."""
     lines = []
     for job in screen.jobs:
         if job.ended_at is not None:
@@ -67,7 +67,7 @@ class _Grid:
         self.now = int((screen.at - screen.begin) / self.step)
 
     def slots(self, count: int) -> list[Text]:
-        """A line for each slot: a job's number, then its bar."""
+        """Return a line for each slot: a job's number, then its bar."""
         past: list[list[int | None]] = [[None] * self.columns for _ in range(count)]
         ahead: list[list[int | None]] = [[None] * self.columns for _ in range(count)]
         self._fill(past, self.screen.bars, self.screen.begin, self.screen.at)
@@ -99,7 +99,7 @@ class _Grid:
         return line
 
     def hosts(self) -> list[Text]:
-        """A line for each host: how many of its slots are held."""
+        """Return a line for each host: its number of held slots."""
         lines, first = [], 0
         for host in self.screen.hosts:
             held = [0.0] * self.columns
@@ -125,7 +125,7 @@ class _Grid:
         return lines
 
     def axis(self) -> str:
-        """When the picture begins, now, and when it ends."""
+        """Return the axis: begin, now, end."""
         screen = self.screen
         before, after = human_time(screen.at - screen.begin), human_time(screen.end - screen.at)
         if not 0 <= self.now < self.columns:  # a window of the past

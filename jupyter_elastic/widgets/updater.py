@@ -1,7 +1,7 @@
-"""Keeps the views of a process without an event loop of its own up to date: a kernel's, a terminal's.
+"""Keeps the views of a process without an event loop of its own (kernel, terminal) up to date.
 
-A thread with a `PoolFollower`, so that a busy kernel does not stop its views. Hands screens to whoever draws, at most
-three times a second: the one place where a screen's pace is set. Must not know how anything is drawn.
+Runs a `PoolFollower` in a thread, so that a busy kernel does not stop its views. Passes screens to sinks at most three
+times a second: the one place where a screen's pace is set. Must not know how anything is drawn.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from jupyter_elastic.widgets.follower import FollowedJob, PoolFollower
 from jupyter_elastic.widgets.output import Output
 
 PUSH_S = 1 / 3
-"""At most so often is a view redrawn: what a person still takes for at once, for less than 1 % of a core."""
+"""Minimum seconds between redraws of a view: seems immediate to a person, for less than 1 % of a core."""
 LOOK_S = 0.002
-"""A rank's first line is looked for so often at first, and the longer it keeps us waiting the more seldom."""
+"""First pause in seconds between reads for a rank's first line; pauses grow with the time waited."""
 TICK_S = 1.0
-"""Clocks on a job's view (time to go, the band) move so often without news."""
+"""Seconds between updates of the clocks on a job's view (time to go, the band) without news."""
 POOL_PUSH_S, POOL_TICK_S = 0.5, 10.0
-"""The same of the pool's page."""
+"""The same for the pool's page: minimum seconds between redraws, seconds between updates without news."""
 BYTES_PER_S = 1_000_000
-"""A view's output is sent no faster than this."""
+"""Maximum bytes per second of a view's output."""
 START_S = 2.0
-"""So often daemon and agent are looked after while a job waits for them."""
+"""Seconds between checks that daemon and agent live while a job waits for them."""
 
 JobSink = Callable[["Output | None"], None]
 """Draws a job; takes the output when it has changed. Called on the updater's thread."""
 PoolSink = Callable[[PoolFollower], None]
-"""Takes what is known of the pool. Called on the updater's thread."""
+"""Takes the pool's follower after a change. Called on the updater's thread."""
 _T = TypeVar("_T")
 
 
 class Updater:
-    """The thread. Use `updater()`."""
+    """The thread that feeds views. Use `updater()`."""
 
     def __init__(self) -> None:
         self.follower = PoolFollower()
@@ -53,7 +53,7 @@ class Updater:
         self.begin(self._keep_started())
 
     def begin(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
-        """Let the thread do something; what comes back waits for it, or cancels it."""
+        """Run a coroutine on the thread; return a future that waits for it, or cancels it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def show_job(self, job: Job, sink: JobSink, kind: str = "cpu") -> tuple[FollowedJob, threading.Event]:
@@ -77,7 +77,7 @@ class Updater:
         return followed, ended
 
     def show_pool(self, sink: PoolSink) -> Callable[[], object]:
-        """Let a sink draw the pool from now on, until what is returned is called."""
+        """Let a sink draw the pool from now on, until the returned function is called."""
 
         async def draw() -> None:
             self.follower.follow_pool()
@@ -93,7 +93,7 @@ class Updater:
         self._loop.call_soon_threadsafe(self.follower.changed)
 
     async def _keep_started(self) -> None:
-        """Start daemon and agent again where one is gone and a job waits for it."""
+        """Start daemon and agent again if one is gone and a job waits for it."""
         while True:
             await asyncio.sleep(START_S)
             if any(job.model.phase in {"queued", "starting"} or not self.follower.up for job in self._drawn):
@@ -102,7 +102,7 @@ class Updater:
 
 
 async def draw_job(job: FollowedJob, sink: JobSink) -> None:
-    """Hand the newest state of a job to a sink until its end."""
+    """Pass the newest state of a job to a sink until its end."""
     now = asyncio.get_running_loop().time
     began = now()
     drawn, drawn_at, next_output = -1, began, began
@@ -125,7 +125,7 @@ async def draw_job(job: FollowedJob, sink: JobSink) -> None:
 
 
 async def draw_hold(job: FollowedJob, sink: JobSink) -> None:
-    """Let a sink count down while the session of a job that has ended keeps slots."""
+    """Let a sink count down while the session of an ended job retains slots."""
     while job.model.pinned or (job.model.held and time.time() < (job.model.held_until or 0.0)):
         await job.wait_for_news(TICK_S)
         with contextlib.suppress(BaseException):  # a closed view, or what somebody has it call
@@ -133,7 +133,7 @@ async def draw_hold(job: FollowedJob, sink: JobSink) -> None:
 
 
 async def _until_next(job: FollowedJob, age_s: float) -> None:
-    """The calm pace; sooner for what is to be shown at once, and for a rank's first line."""
+    """Wait for the next drawing; less long for changes to show at once, and for a rank's first line."""
     now = asyncio.get_running_loop().time
     until = now() + PUSH_S
     while (left := until - now()) > 0 and not job.settled:
@@ -148,7 +148,7 @@ _updater_lock = threading.Lock()
 
 
 def updater() -> Updater:
-    """The process's one updater; begun at the first call."""
+    """Return the process's one updater; created at the first call."""
     global _updater
     with _updater_lock:
         if _updater is None:
