@@ -1,1 +1,1 @@
-"""What is Linux: where a pool lies, private files, locks, processes by pid and start time."""
+"""Linux: the folders of a pool, private files, locks, processes by pid and start time."""

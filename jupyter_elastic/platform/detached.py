@@ -1,6 +1,6 @@
-"""Starts a process that outlives whoever started it: a daemon, or this user's agent.
+"""Starts a process that outlives its starter: a daemon, or this user's agent.
 
-Knows processes and logs; must not know what a daemon or an agent does, only by which words it is run.
+Knows processes and logs; must not know what a daemon or an agent does, only its command line.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from jupyter_elastic.types.errors import DaemonUnreachable
 DAEMON = ("-m", "jupyter_elastic.scheduler")
 AGENT = ("-m", "jupyter_elastic.agent")
 AGENT_UNIT = "jupyter-elastic-agent@"
-"""The beginning of the name of the agent's unit, and of its control group's."""
+"""Prefix of the names of the agent's unit and of its control group."""
 WAIT_S = 30.0
-"""How long a starting process may take until its file or lock shows that it runs."""
+"""Maximum seconds that a starting process may take until its file or lock shows that it runs."""
 
 
 def log_file(name: str) -> Path:
-    """The log of a detached process: `daemon` or `agent`."""
+    """Return the log of a detached process: `daemon` or `agent`."""
     return paths.state_dir() / f"{name}.log"
 
 
 def agent_pid() -> int | None:
-    """The process that holds the lock of this user's agent, as it does for as long as it runs."""
+    """Return the pid of the process that holds the lock of this user's agent, as the agent does while it runs."""
     return Lock(paths.agent_lock()).holder()
 
 
 def agent_is_a_service() -> bool:
-    """Whether this user's agent is a unit of systemd's, outside of the control group that may end with this process."""
+    """Return whether the agent is a systemd unit, outside of the control group that may end with this process."""
     pid = agent_pid()
     try:
         groups = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace")
@@ -47,7 +47,7 @@ def agent_is_a_service() -> bool:
 
 
 def starting(name: str) -> Lock:
-    """The lock of whoever looks for such a process, and starts one: two at the same moment start one."""
+    """Return the lock for finding or starting such a process: two callers at the same moment start one."""
     return Lock(paths.runtime_dir() / f"start-{name}.lock")
 
 
@@ -61,10 +61,10 @@ def start(
 ) -> None:
     """Start a detached process and wait until it `lives`; the caller holds the lock of `starting`.
 
-    It has this process's environment without Jupyter's own variables, with this pool's folder and what is given.
+    The process gets this one's environment without Jupyter's own variables, plus this pool's folder and `environment`.
 
     Raises:
-        DaemonUnreachable: It ended at once or does not come up; the message names its log.
+        DaemonUnreachable: The process ended at once or does not come up; the message names its log.
     """
     log = log_file(name)
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -95,7 +95,7 @@ def start(
 
 
 def _tail(log: Path) -> str:
-    """The last lines of a log, for an error message."""
+    """Return the last lines of a log, for an error message."""
     try:
         lines = log.read_text(errors="replace").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""How daemon and agent are found: their files, the daemon's address, the client's key for daemons on other machines.
+"""Finds daemon and agent: their files, the daemon's address, the client's key for daemons on other machines.
 
 Knows the file's JSON; must not know sockets or how processes are started (that is `client.services`).
 """
@@ -19,12 +19,12 @@ from jupyter_elastic.platform.processes import alive
 from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable, NotAllowed
 
 ENDPOINT_VARIABLE = "JUPYTER_ELASTIC_ENDPOINT"
-"""Endpoint of a daemon elsewhere (`ipc://...`, `tcp://host:port`, or the path of a `daemon.json`-like file)."""
+"""Endpoint of another daemon (`ipc://...`, `tcp://host:port`, or the path of a `daemon.json`-like file)."""
 
 CONFIG_VARIABLE = "JUPYTER_ELASTIC_CONFIG"
 """Path of another file than `CONFIG`."""
 CONFIG = Path("/etc/jupyter-elastic/config.toml")
-"""The machine's file: that of its daemon, of which clients read where the daemon listens."""
+"""The machine's file: its daemon's configuration, from which clients read where the daemon listens."""
 
 
 class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -35,28 +35,28 @@ class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     start_time: float = 0.0
     package: str = ""
     server_key: str = ""
-    """Z85 text of the daemon's CURVE public key; empty for UNIX sockets, where the kernel says who is who."""
+    """Z85 text of the daemon's CURVE public key; empty for UNIX sockets, where the kernel identifies peers."""
     secret_file: str = ""
-    """For CURVE: file with the client's own key pair (`public secret`, Z85); empty: `state_dir()/client.key`."""
+    """File with the client's own CURVE key pair (`public secret`, Z85); empty: `state_dir()/client.key`."""
 
 
 class AgentRecord(Struct, frozen=True, kw_only=True):
-    """The content of `agent.json`: the process of this user's agent, which removes it when it leaves on purpose."""
+    """The content of `agent.json`: this user's agent, which removes the file when it leaves on purpose."""
 
     pid: int
     start_time: float
     package: str
     python: str
     arguments: tuple[str, ...] = ()
-    """With which another one is started in its place."""
+    """Arguments with which a driver starts a replacement."""
     endpoint: str = ""
-    """Of the daemon that it serves; empty in records of earlier versions."""
+    """Endpoint of the agent's daemon; empty in records of earlier versions."""
 
 
 def client_key(path: str = "") -> tuple[str, str]:
-    """This user's CURVE key pair (public, secret), for daemons on other machines; made when it is first needed (0600).
+    """Return this user's CURVE key pair (public, secret), for daemons on other machines; created if missing (0600).
 
-    The file is `path`, else `state_dir()/client.key`. BadRequest when it holds something else.
+    The file is `path`, else `state_dir()/client.key`. BadRequest when its content is no key pair.
     """
     file = Path(path).expanduser() if path else state_dir() / "client.key"
     try:
@@ -71,25 +71,25 @@ def client_key(path: str = "") -> tuple[str, str]:
 
 
 class Choice(NamedTuple):
-    """Which pool is meant, and what says so."""
+    """The chosen pool, and the source of the choice."""
 
     endpoint: str
     """A ZeroMQ address, or the path of a connection file; empty: this user's own pool."""
     why: str
     advice: str
-    """What to do when nobody answers there."""
+    """Advice for the case that nobody answers there."""
 
 
 class _MachineConfig(Struct, frozen=True):
-    """What a client reads of the machine's file; a daemon of a later version may know keys that we don't."""
+    """The client's part of the machine's file; a later daemon may know keys that this version doesn't."""
 
     socket: str = ""
 
 
 def choose(endpoint: str | None = None) -> Choice:
-    """Which pool is meant: by the argument, `$JUPYTER_ELASTIC_ENDPOINT`, `$JUPYTER_ELASTIC_DIR`, the machine's file.
+    """Choose the pool: by the argument, `$JUPYTER_ELASTIC_ENDPOINT`, `$JUPYTER_ELASTIC_DIR`, the machine's file.
 
-    Where none of them says anything it is this user's own. BadRequest when the machine's file is asked and broken.
+    If none of them names a pool it is this user's own. BadRequest when the machine's file is needed and broken.
     """
     if given := endpoint or os.environ.get(ENDPOINT_VARIABLE, ""):
         why = "it was given" if endpoint else f"{ENDPOINT_VARIABLE} says so"
@@ -124,10 +124,10 @@ def _machine_config(file: Path) -> _MachineConfig:
 
 
 def find(endpoint: str | None = None) -> Endpoint:
-    """The daemon to talk to, as `choose` says.
+    """Return the daemon's endpoint, as `choose` selects it.
 
-    The own pool's UNIX socket is named even when nobody listens there yet: a client waits for the daemon to come.
-    DaemonUnreachable when a connection file is named that can't be read, NotAllowed when the socket is for others.
+    The own pool's UNIX socket is returned even when nobody listens there yet: a client waits for the daemon to come.
+    DaemonUnreachable when a named connection file can't be read, NotAllowed when the socket is for others.
     """
     given = choose(endpoint).endpoint
     if given:
@@ -142,7 +142,7 @@ def find(endpoint: str | None = None) -> Endpoint:
 
 
 def _check_access(endpoint: str) -> None:
-    """NotAllowed at once for a socket that this user may not open: ZeroMQ would try for ever."""
+    """Raise NotAllowed at once for a socket that this user may not open: ZeroMQ would try for ever."""
     path = Path(endpoint.removeprefix("ipc://"))
     if endpoint.startswith("ipc:///") and path.exists() and not os.access(path, os.W_OK):
         group = path.stat().st_gid
@@ -157,6 +157,6 @@ def _check_access(endpoint: str) -> None:
 
 
 def living_daemon() -> Endpoint | None:
-    """The own pool's daemon if it lives."""
+    """Return the own pool's daemon if it lives."""
     found = read_json(daemon_file(), Endpoint)
     return found if found is not None and alive(found.pid, found.start_time) else None

@@ -1,4 +1,4 @@
-"""Has the kernel kill processes at a time, or when another one is gone: also stopped ones, and those that hold the GIL.
+"""Has the kernel kill processes at a time, or when another one is gone: also stopped ones, and those with a held GIL.
 
 A process that was stopped (SIGSTOP) can't keep time, and a thread of a worker gets no turn while compiled code holds
 the GIL. The kernel's timer sends SIGKILL all the same, and so does a FIFO whose last writer is gone. Linux only.
@@ -43,16 +43,16 @@ def _libc() -> ctypes.CDLL:
 
 
 class KillTimer:
-    """The kernel kills this process when the timer's time has come. A forked child does not have it."""
+    """A kernel timer that kills this process at its time. A forked child does not inherit it."""
 
     def __init__(self) -> None:
-        """OSError where there is none to be had."""
+        """Create the timer; OSError if the kernel offers none."""
         self._timer = ctypes.c_void_p()
         event = _Sigevent(signo=signal.SIGKILL, notify=_SIGEV_SIGNAL)
         _check(_libc().timer_create(_CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)))
 
     def set(self, at: float) -> None:
-        """Kill at that time of `time.monotonic()` instead; one that has passed counts at once."""
+        """Set the time of `time.monotonic()` at which to kill; a past time kills at once."""
         seconds, rest = divmod(max(at, 0.001), 1.0)
         when = _Itimerspec(value=_Timespec(int(seconds), int(rest * 1e9)))
         _check(_libc().timer_settime(self._timer, _TIMER_ABSTIME, ctypes.byref(when), None))
@@ -74,7 +74,7 @@ def make_fifo(path: Path) -> None:
 def end_with_writer(path: str) -> int:
     """Have the kernel kill this process's group as soon as the FIFO's writer is gone. The group must be its own.
 
-    What it returns is for `outlive_writer`.
+    Returns the descriptor for `outlive_writer`.
     """
     fifo = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     fcntl.fcntl(fifo, fcntl.F_SETSIG, signal.SIGKILL)
@@ -87,6 +87,6 @@ def end_with_writer(path: str) -> int:
 
 
 def outlive_writer(fifo: int) -> None:
-    """Take back `end_with_writer`, also for processes that this one has forked since."""
+    """Undo `end_with_writer`, also for processes that this one has forked since."""
     fcntl.fcntl(fifo, fcntl.F_SETFL, os.O_NONBLOCK)
     os.close(fifo)

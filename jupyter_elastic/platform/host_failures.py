@@ -1,7 +1,7 @@
-"""Hosts that failed: a file for each in the pool's runtime folder, until somebody has reached it again.
+"""Records hosts that failed: a file for each in the pool's runtime folder, until a connection succeeds.
 
-Drivers write them, the daemon keeps such a host from new work for a while, the longer the more often it fails, and
-`jupyter elastic host list` shows why.
+Drivers write the files, the daemon keeps such a host from new work for a time that grows with each failure, and
+`jupyter elastic host list` shows the reason.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from msgspec import Meta, Struct
 from jupyter_elastic.platform import hosts_file, hosts_on_demand, private_files
 
 FIRST_S, MOST_S = 30.0, 600.0
-"""How long a host that failed is kept from new work: at first, and at most."""
+"""Seconds that a failed host is kept from new work: at first, and at most."""
 
 
 class HostFailure(Struct, frozen=True, kw_only=True):
-    """Why a host is kept from new work."""
+    """The reason why a host is kept from new work."""
 
     why: Annotated[str, Meta(max_length=4000)]
     failures: Annotated[int, Meta(ge=1)]
-    """In a row; what fails while it is kept out anyway does not count."""
+    """Consecutive failures; a failure while the host is kept out anyway does not count."""
     again_at: float
-    """When it is tried again, in seconds since the epoch."""
+    """Time of the next try, in seconds since the epoch."""
 
 
 def after(before: HostFailure | None, why: str, now: float) -> HostFailure:
-    """What is noted of a host that has failed at `now`, in seconds since the epoch; `before` is what was noted."""
+    """Return the record of a host that failed at `now` (seconds since the epoch); `before` is its earlier record."""
     if before is not None and now < before.again_at:
         return msgspec.structs.replace(before, why=why[:4000])
     failures = 1 if before is None else before.failures + 1
@@ -40,25 +40,25 @@ def after(before: HostFailure | None, why: str, now: float) -> HostFailure:
 
 
 def read(runtime: Path) -> dict[str, HostFailure]:
-    """What is noted of the hosts of the pool with this runtime folder, by name."""
+    """Read the records of the hosts of the pool with this runtime folder, by name."""
     noted = ((path.stem, private_files.read_json(path, HostFailure)) for path in _folder(runtime).glob("*.json"))
     return {name: failure for name, failure in noted if failure is not None}
 
 
 def note(runtime: Path, name: str, why: str, now: float) -> None:
-    """Note that a host has failed. OSError when that can't be written."""
+    """Record that a host has failed. OSError when that can't be written."""
     folder = private_files.private_dir(_folder(runtime))
     private_files.write_json(folder / f"{name}.json", after(read(runtime).get(name), why, now))
 
 
 def forget(runtime: Path, name: str) -> None:
-    """It works."""
+    """Remove the record of a host that works."""
     with contextlib.suppress(OSError):
         (_folder(runtime) / f"{name}.json").unlink()
 
 
 def version(state: Path, runtime: Path) -> tuple[int, ...]:
-    """Changes when the pool's hosts do, or what is noted of them."""
+    """Return a tuple that changes when the pool's hosts or their records do."""
     names = (hosts_file.NAME, hosts_on_demand.NAME, hosts_on_demand.STATUS)
     return tuple(changed(path) for path in (*(state / name for name in names), _folder(runtime)))
 
@@ -68,7 +68,7 @@ def _folder(runtime: Path) -> Path:
 
 
 def changed(path: Path) -> int:
-    """When a file or folder was changed last, in nanoseconds; 0 where there is none."""
+    """Return the modification time of a file or folder in nanoseconds; 0 if it is missing."""
     try:
         return os.stat(path).st_mtime_ns  # noqa: PTH116 - twice a second
     except OSError:

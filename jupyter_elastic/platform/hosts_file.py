@@ -1,6 +1,6 @@
-"""`hosts.json` of a pool's state folder: the other hosts of a personal pool, and how its user reaches them.
+"""Reads and writes `hosts.json` of a pool's state folder: the other hosts of a personal pool, and their URLs.
 
-The daemon takes names and slots from it, the user's drivers the way there: nobody else says what is started.
+The daemon takes names and slots from the file, the user's drivers the URLs: nobody else decides what is started.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ class HostAddress(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     or `exec:`, a process on this machine."""
     slots: Annotated[int, Meta(ge=1, le=10_000)] = 1
     devices: Annotated[tuple[str, ...], Meta(max_length=10_000)] = ()
-    """UUIDs of the GPUs that its slots are; empty: the slots are CPU cores."""
+    """UUIDs of the GPUs that are its slots; empty: the slots are CPU cores."""
     network: Annotated[str, Meta(max_length=64)] = ""
-    """The network of the group's data, such as `10.1.0.0/16`; empty: the one by which the host was reached."""
+    """Network of the group's data, such as `10.1.0.0/16`; empty: the one by which the host was connected."""
     python: Annotated[str, Meta(max_length=1000)] = ""
-    """The interpreter there; empty: by the same path as here."""
+    """Path of the host's interpreter; empty: the same path as on this machine."""
     labels: Annotated[dict[Annotated[str, Meta(min_length=1, max_length=200)], str], Meta(max_length=100)] = {}
-    """What it is, for cells with `--on`; `gpu` is the name of its GPUs."""
+    """Labels for cells with `--on`; `gpu` is the name of its GPUs."""
     source: Annotated[str, Meta(max_length=100)] = ""
-    """Who brought it on demand (`hosts_on_demand`), and takes it away again; empty: its user has added it."""
+    """Source on demand (`hosts_on_demand`) that added and will remove the host; empty: its user has added it."""
     until: float | None = None
-    """When it goes, as an allocation that ends, in seconds since the epoch; None: nobody knows."""
+    """End of the host's allocation, in seconds since the epoch; None: not known."""
 
 
 def host_name() -> str:
-    """This machine's name as slots carry it; a colon would cut a slot's name in two."""
+    """Return this machine's name as in names of slots; a colon would cut a slot's name in two."""
     return re.sub(r"[:\s]", "-", socket.gethostname()) or "localhost"
 
 
 def read(state: Path) -> tuple[HostAddress, ...]:
-    """The hosts of the pool with this state folder. BadRequest when the file can't be read."""
+    """Read the hosts of the pool with this state folder. BadRequest when the file can't be read."""
     return read_file(state / NAME)
 
 
 def read_file(path: Path) -> tuple[HostAddress, ...]:
-    """The hosts that a file names; none where there is none. BadRequest when it can't be read."""
+    """Read the hosts in a file; none if the file is missing. BadRequest when it can't be read."""
     try:
         hosts = msgspec.json.decode(path.read_bytes(), type=tuple[HostAddress, ...])
     except FileNotFoundError:
@@ -71,7 +71,7 @@ def read_file(path: Path) -> tuple[HostAddress, ...]:
 
 
 def change(state: Path, *, drop: Iterable[str] = (), put: Iterable[HostAddress] = ()) -> None:
-    """Take hosts out by name, and add others or replace them. OSError when that can't be written."""
+    """Remove hosts by name, and add or replace others. OSError when that can't be written."""
     with _changing(state) as hosts:
         for name in drop:
             hosts.pop(name, None)
@@ -79,7 +79,7 @@ def change(state: Path, *, drop: Iterable[str] = (), put: Iterable[HostAddress] 
 
 
 def put_end(state: Path, name: str, until: float | None) -> None:
-    """Say when a host goes, unless it has been taken out. OSError when that can't be written."""
+    """Set a host's end, unless the host has been removed. OSError when that can't be written."""
     with _changing(state) as hosts:
         if name in hosts:
             hosts[name] = replace(hosts[name], until=until)
@@ -87,7 +87,7 @@ def put_end(state: Path, name: str, until: float | None) -> None:
 
 @contextlib.contextmanager
 def _changing(state: Path) -> Iterator[dict[str, HostAddress]]:
-    """The hosts by name, to be changed. Commands and the agent do so at the same time: none undoes another's change."""
+    """Yield the hosts by name for changes. A lock keeps commands and the agent from undoing each other's changes."""
     with Lock(paths.runtime_dir_of(state) / "hosts.lock").held():
         hosts = {host.name: host for host in read(state)}
         yield hosts

@@ -1,4 +1,4 @@
-"""Runs a function on a module as soon as somebody imports it, without importing it here."""
+"""Runs a function on a module as soon as it is imported, without importing it here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def after_import(name: str, patch: Patch) -> None:
 
 
 def before(owner: Any, name: str, check: Callable[..., object]) -> None:
-    """Put a function in the place of `owner`'s that calls `check` first, with the same arguments."""
+    """Replace a function of `owner` by one that calls `check` first, with the same arguments."""
     real = getattr(owner, name)
 
     @functools.wraps(real)
@@ -38,9 +38,9 @@ def before(owner: Any, name: str, check: Callable[..., object]) -> None:
 
 
 def forget_shadowed(folder: str) -> None:
-    """Let a folder's modules be imported in the place of those that are loaded: it stands first on `sys.path`.
+    """Unload modules that a folder, the first on `sys.path`, replaces, so that they are imported from there.
 
-    Of those that Python loads before any script, or has built in, it imports no others either.
+    Modules that Python loads before any script, or has built in, stay: Python would not import others either.
     """
     there = {path.name.partition(".")[0] for path in Path(folder).iterdir()}
     for name in there & sys.modules.keys() - _AT_START:
@@ -65,7 +65,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002
         target: types.ModuleType | None = None,  # noqa: ARG002
     ) -> importlib.machinery.ModuleSpec | None:
-        """The spec that the others find, with a loader that patches what it has loaded."""
+        """Return the spec of the other finders, with a loader that patches the loaded module."""
         if fullname not in self._patches:
             return None
         patch = self._patches.pop(fullname)

@@ -1,4 +1,4 @@
-"""A file lock that ends with its holder: one daemon per pool, one agent per user, one writer per journal.
+"""Implements a file lock that ends with its holder: one daemon per pool, one agent per user, one writer per journal.
 
 Knows flock; must not know what is locked.
 """
@@ -19,7 +19,7 @@ _ATTEMPTS = 5
 class Lock:
     """An flock on a file, held by this process until `release()` or its death, whatever kind of death.
 
-    Its file keeps its place: a lock whose file is removed can be held twice.
+    The file must stay in its place: a lock whose file is removed can be held twice.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,7 +44,7 @@ class Lock:
         return True
 
     def share(self, limit_s: float) -> bool:
-        """Take the lock together with others that share it; False if somebody holds it alone for so long."""
+        """Take the lock in shared mode; False if another process holds it alone for `limit_s` seconds."""
         file = FileIO(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")
         until = time.monotonic() + limit_s
         while True:
@@ -60,7 +60,7 @@ class Lock:
                 return True
 
     def release(self) -> None:
-        """Give the lock back; harmless when it isn't held."""
+        """Release the lock; harmless when it isn't held."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -75,7 +75,7 @@ class Lock:
             self.release()
 
     def holder(self) -> int | None:
-        """Pid of the process that holds the lock now, as far as the file says; None when nobody does."""
+        """Return the pid of the process that holds the lock, as far as the file names it; None when it is free."""
         try:
             with self.path.open() as file:
                 try:

@@ -1,6 +1,6 @@
-"""How a service logs: lines for people, or one JSON object a line for what collects logs.
+"""Sets up a service's log: lines for people, or one JSON object a line for log collectors.
 
-A line about a job or a user names them in its `extra`: `log.info("...", extra={"job": 3, "user": "ada"})`. As JSON they
+A line about a job or a user names them in its `extra`: `log.info("...", extra={"job": 3, "user": "ada"})`. In JSON they
 are fields of their own, so that nobody has to find them in the message.
 """
 
@@ -19,20 +19,20 @@ from typing import Any, Literal, TypeAlias, get_args
 Format: TypeAlias = Literal["text", "json"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 FIELDS = ("user", "job", "attempt")
-"""What a line may be about."""
+"""Fields of JSON lines that `extra` may set."""
 MOST_HELD = 1000
-"""Lines that wait for their form."""
+"""Maximum number of lines that wait for the log's format."""
 
 
 class JsonLine(logging.Formatter):
-    """`{"time": ..., "level": ..., "logger": ..., "message": ...}`, with those of `FIELDS` that the line is about.
+    """`{"time": ..., "level": ..., "logger": ..., "message": ...}`, with those of `FIELDS` that are set.
 
-    `time` is UTC after ISO 8601; `exception` is a traceback. ASCII, so that no text of a user ends a line or commands
-    a terminal.
+    `time` is UTC in ISO 8601; `exception` is a traceback. ASCII, so that no text of a user ends a line or controls a
+    terminal.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """Format the line, without its end."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -46,9 +46,9 @@ class JsonLine(logging.Formatter):
 
 
 def set_up(kind: Format, handlers: Sequence[logging.Handler], level: int = logging.INFO) -> None:
-    """Let this process log by these handlers.
+    """Let this process log through these handlers.
 
-    As JSON also what would go to stderr past them: warnings, and exceptions that nobody catches.
+    The JSON log also gets texts that would go to stderr otherwise: warnings, and exceptions that nobody catches.
     """
     _format(kind, handlers)
     logging.basicConfig(level=level, handlers=handlers, force=True)
@@ -59,12 +59,12 @@ def set_up(kind: Format, handlers: Sequence[logging.Handler], level: int = loggi
 
 
 def set_up_later(handlers: Sequence[logging.Handler]) -> Callable[[Format], None]:
-    """Let this process log by these handlers, in a form that it is told later.
+    """Let this process log through these handlers, in a format that is set later.
 
-    Lines wait for that, and so until the process ends; a warning does not, and takes those before it along, as text.
+    Lines wait for the format, or the process's end; a warning is written at once as text, with the lines before it.
 
     Returns:
-        What is to be called with the form.
+        A function to call with the format.
     """
     _format("text", handlers)
     held = [MemoryHandler(MOST_HELD, logging.WARNING, handler) for handler in handlers]
@@ -79,7 +79,7 @@ def _format(kind: Format, handlers: Sequence[logging.Handler]) -> None:
 
 
 def say(text: str, kind: Format) -> None:
-    """Say on stderr why this process does not run, which it does before it logs, or instead."""
+    """Write to stderr why this process does not run, before or instead of logging."""
     record = logging.LogRecord("jupyter_elastic", logging.ERROR, "", 0, text, None, None)
     sys.stderr.write((JsonLine().format(record) if kind == "json" else text) + "\n")
 

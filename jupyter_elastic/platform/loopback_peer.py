@@ -1,4 +1,4 @@
-"""Whose the other end of a loopback connection is, as the kernel says it."""
+"""Finds the user at the other end of a loopback connection, as the kernel reports it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def is_own(connected: socket.socket) -> bool:
-    """Whether the other end of a loopback connection belongs to our own user. False when that can't be found out."""
+    """Return whether the other end of a loopback connection belongs to our own user. False if not known."""
     mine, theirs = connected.getsockname(), connected.getpeername()
     try:
         uid = _uid_by_netlink(theirs, mine)
@@ -46,7 +46,7 @@ def _uid_by_netlink(theirs: tuple[str, int], mine: tuple[str, int]) -> int | Non
 
 
 def _uid_by_table(theirs: tuple[str, int], mine: tuple[str, int]) -> int | None:
-    """The same from `/proc/net/tcp`, where netlink is forbidden."""
+    """Find the owner in `/proc/net/tcp`, where netlink is forbidden."""
     wanted = f" {_hex(theirs)} {_hex(mine)} "
     try:
         text = Path("/proc/net/tcp").read_text(encoding="ascii")
@@ -57,6 +57,6 @@ def _uid_by_table(theirs: tuple[str, int], mine: tuple[str, int]) -> int | None:
 
 
 def _hex(address: tuple[str, int]) -> str:
-    """An IPv4 address as `/proc/net/tcp` writes it: the 32 bits in the machine's byte order."""
+    """Format an IPv4 address as in `/proc/net/tcp`: the 32 bits in the machine's byte order."""
     (number,) = struct.unpack("=I", socket.inet_aton(address[0]))
     return f"{number:08X}:{address[1]:04X}"

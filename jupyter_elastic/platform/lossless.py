@@ -1,4 +1,4 @@
-"""An asyncio stream over a socket that loses nothing of what its peer sent before it closed."""
+"""Opens an asyncio stream over a socket that loses nothing that its peer sent before closing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ CHUNK = 64 * 1024
 
 
 async def open_lossless(connected: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """As `asyncio.open_connection(sock=connected)`, but what has arrived is read although the peer is gone.
+    """Connect like `asyncio.open_connection(sock=connected)`, but keep received data when the peer is gone.
 
-    asyncio gives up a stream with all that is unread when a write fails. Who sends its last words and leaves at once
-    would lose them to anything that is written to it in that moment.
+    asyncio drops a stream with all unread data when a write fails. A peer that sends its last message and leaves at
+    once would lose it if anything is written to it in that moment.
     """
     loop = asyncio.get_running_loop()
     reader = _Reader(connected.dup())
@@ -23,7 +23,7 @@ async def open_lossless(connected: socket.socket) -> tuple[asyncio.StreamReader,
 
 
 class _Reader(asyncio.StreamReader):
-    """Reads what is left by another descriptor of the socket, for asyncio closes its own."""
+    """A reader that takes remaining data from another descriptor of the socket, for asyncio closes its own."""
 
     def __init__(self, spare: socket.socket) -> None:
         super().__init__()

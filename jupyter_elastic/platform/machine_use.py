@@ -1,4 +1,4 @@
-"""What processes, with all that they started, use of this machine: cores and memory by /proc, GPUs by NVML."""
+"""Measures the use of this machine by processes and their descendants: cores and memory by /proc, GPUs by NVML."""
 
 from __future__ import annotations
 
@@ -20,17 +20,15 @@ log = logging.getLogger(__name__)
 
 
 class Gpu(Struct, frozen=True):
-    """A GPU."""
-
     busy: float | None
-    """Part of the last moments in which it computed, 0 to 1; None where the driver does not say (MIG)."""
+    """Fraction of the last moments in which the GPU computed, 0 to 1; None if the driver does not report it (MIG)."""
     memory: int
-    """Bytes in use, whoever uses them."""
+    """Bytes in use by any process."""
     total: int
 
 
 class ProcessMeter:
-    """Cores and memory of processes, each with all that it started, again and again."""
+    """A repeated measurement of processes' cores and memory, each with its descendants."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -38,7 +36,7 @@ class ProcessMeter:
         self._times: dict[int, float] = {}
 
     def measure(self, pids: Iterable[int]) -> list[tuple[float, int]]:
-        """Of each: the cores that it kept busy since the last time, and its resident bytes now."""
+        """Return, for each process, the cores kept busy since the last call, and its resident bytes."""
         now = self._now()
         elapsed = max(now - self._measured, 1e-3)
         times: dict[int, float] = {}
@@ -59,7 +57,7 @@ class ProcessMeter:
 
 
 def _family(root: int) -> set[int]:
-    """A process and all that it started, as the kernel lists them."""
+    """Return a process and its descendants, as the kernel lists them."""
     found: set[int] = set()
     left = [root]
     while left:
@@ -71,7 +69,7 @@ def _family(root: int) -> set[int]:
 
 
 def read(pid: int) -> tuple[float, int] | None:
-    """CPU seconds and resident bytes of a process; None when it is gone."""
+    """Return CPU seconds and resident bytes of a process; None when it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -83,7 +81,7 @@ _nvml: Any = None
 
 
 def gpus(devices: Iterable[str]) -> dict[str, Gpu]:
-    """Those of these GPUs that NVML knows here, by UUID; empty where it does not answer."""
+    """Return the given GPUs that NVML knows here, by UUID; empty if it does not answer."""
     global _nvml
     try:
         if _nvml is None:

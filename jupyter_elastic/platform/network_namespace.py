@@ -1,8 +1,8 @@
-"""A network of its own for a group of processes: only they reach its loopback interface, and it reaches nothing else.
+"""Makes a network for a group of processes: only they can connect to its loopback interface, and to nothing else.
 
-A server that listens on all interfaces without authentication is then out of reach of the machine's other users. Each
+A server that listens on all interfaces without authentication is then unreachable for the machine's other users. Each
 network lies in a user namespace of its own, so that no privilege is needed; the processes keep their user. It lives as
-long as somebody holds it or is in it. Linux only; run as a program this file makes one.
+long as a process holds it or is in it. Linux only; run as a program this file makes one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class NetworkNamespace:
     """A network that this process holds until `close`."""
 
     def __init__(self) -> None:
-        """OSError with the reason where it is forbidden."""
+        """Make the network; OSError with the reason if that is forbidden."""
         # The namespace of users is for processes with one thread, so another one makes it.
         program = [sys.executable, "-I", "-S", __file__]
         with subprocess.Popen(
@@ -39,11 +39,11 @@ class NetworkNamespace:
 
     @property
     def paths(self) -> str:
-        """For `enter`, in processes of the same user while this one holds the network."""
+        """Argument of `enter`, in processes of the same user while this one holds the network."""
         return ":".join(f"/proc/{os.getpid()}/fd/{descriptor}" for descriptor in self._held)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the network."""
         for descriptor in self._held:
             os.close(descriptor)
         self._held = ()
@@ -61,7 +61,7 @@ def enter(paths: str) -> None:
 
 
 def forbidden() -> str:
-    """Why no network can be made here; empty when one can."""
+    """Return why no network can be made here; empty when one can."""
     try:
         NetworkNamespace().close()
     except OSError as problem:

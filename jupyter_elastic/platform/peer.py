@@ -1,4 +1,4 @@
-"""Who is at the other end of a UNIX socket, as the kernel says it (SO_PEERCRED)."""
+"""Identifies the process at the other end of a UNIX socket, as the kernel reports it (SO_PEERCRED)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Peer(NamedTuple):
 
 
 def peer_of(connected: socket.socket) -> Peer:
-    """The process at the other end."""
+    """Return the process at the other end."""
     return Peer(*_ucred.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _ucred.size)))
 
 
 def check_same_user(connected: socket.socket) -> None:
-    """NotAllowed unless the other end runs as the same user as this process."""
+    """Raise NotAllowed unless the other end runs as the same user as this process."""
     uid = peer_of(connected).uid
     if uid != os.getuid():
         raise NotAllowed(f"user {uid} may not connect to a process of user {os.getuid()}")

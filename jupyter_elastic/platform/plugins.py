@@ -1,4 +1,4 @@
-"""What installed packages offer by entry point, by name; two that offer one name are an error where it is used."""
+"""Finds installed packages' entry points by name; two packages that offer one name are an error at its use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PARKING = "jupyter_elastic.parking"
 
 
 def installed(group: str) -> dict[str, list[EntryPoint]]:
-    """The entry points of a group by name; of several that are the same (a package found twice) the first."""
+    """Return the entry points of a group by name; of identical ones (a package found twice) the first."""
     found: dict[str, list[EntryPoint]] = {}
     for entry in entry_points(group=group):
         others = found.setdefault(entry.name, [])
@@ -23,7 +23,7 @@ def installed(group: str) -> dict[str, list[EntryPoint]]:
 
 
 def load(entries: list[EntryPoint], error: type[ElasticError] = EngineError) -> Any:
-    """What the one entry point of a name names; `error` when there are several or it can't be imported."""
+    """Load the one entry point of a name; raise `error` when there are several or it can't be imported."""
     first, *others = entries
     if others:
         offers = " and ".join(f"{entry.value} (of {entry.dist.name if entry.dist else '?'})" for entry in entries)

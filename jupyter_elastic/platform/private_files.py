@@ -1,4 +1,4 @@
-"""Folders and files that only their owner can read or write (mode 0700 and 0600)."""
+"""Makes folders and files that only their owner can read or write (mode 0700 and 0600)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _T = TypeVar("_T")
 
 
 def private_dir(path: Path) -> Path:
-    """Create `path` with mode 0700 if it is absent; NotAllowed if it, or a link to it, is somebody else's.
+    """Create `path` with mode 0700 if it is absent; NotAllowed if it, or a link to it, belongs to another user.
 
-    Who owns a link in `/tmp` can turn it to another folder at any time, and be taken for the daemon.
+    The owner of a link in `/tmp` can turn it to another folder at any time, and be taken for the daemon.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)  # a link to a folder will do
@@ -38,7 +38,7 @@ def private_dir(path: Path) -> Path:
 
 
 def is_private(path: Path) -> bool:
-    """Whether `path` is a folder (no link) of this user, closed to all others."""
+    """Return whether `path` is a folder (no link) of this user, closed to all others."""
     try:
         info = path.lstat()
     except OSError:
@@ -47,9 +47,9 @@ def is_private(path: Path) -> bool:
 
 
 def write_private(path: Path, *content: bytes | memoryview, sync: bool = False) -> None:
-    """Write a file of mode 0600 all at once: a reader sees the old one or the new one. `sync`: it is on disk on return.
+    """Write a file of mode 0600 atomically: a reader sees the old or the new one. `sync`: on disk when this returns.
 
-    OSError when that fails, as on a full disk; nothing is left of it then.
+    OSError when that fails, as on a full disk; no part of the new file is left then.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     temporary.unlink(missing_ok=True)
@@ -73,7 +73,7 @@ def write_private(path: Path, *content: bytes | memoryview, sync: bool = False) 
 
 
 def write_json(path: Path, value: Any, *, sync: bool = False) -> None:
-    """`write_private` of a struct as JSON."""
+    """Write a struct as JSON by `write_private`."""
     write_private(path, msgspec.json.encode(value), sync=sync)
 
 
@@ -86,6 +86,6 @@ def read_json(path: Path, kind: type[_T]) -> _T | None:
 
 
 def open_private(path: Path, *, append: bool = False) -> FileIO:
-    """Open a file for writing, without a buffer; it is of mode 0600 when it is made here."""
+    """Open a file for unbuffered writing; a new file has mode 0600."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_APPEND if append else os.O_TRUNC)
     return FileIO(os.open(path, flags, 0o600), "w")

@@ -27,24 +27,24 @@ ProcessId: TypeAlias = tuple[int, float]
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PF_EXITING = 0x4
-"""In a process's flags in /proc, from the beginning of its end on (Linux, `include/linux/sched.h`)."""
+"""Flag in /proc of a process from the beginning of its end on (Linux, `include/linux/sched.h`)."""
 
 log = logging.getLogger(__name__)
 
 
 def this_process() -> ProcessId:
-    """The calling process."""
+    """Return the calling process."""
     return _own(os.getpid())
 
 
 @functools.cache
 def _own(pid: int) -> ProcessId:
-    """Cached by pid: a process that is forked later has another one."""
+    """Identify this process; cached by pid, as a process that is forked later has another one."""
     return identify(pid)
 
 
 def identify(pid: int) -> ProcessId:
-    """The pid and start time of a process that lives now; ProcessLookupError when there is none."""
+    """Return the pid and start time of a live process; ProcessLookupError when there is none."""
     try:
         return (pid, psutil.Process(pid).create_time())
     except psutil.NoSuchProcess as problem:
@@ -52,16 +52,16 @@ def identify(pid: int) -> ProcessId:
 
 
 def adopt_orphans() -> None:
-    """Make this process the subreaper of its descendants: it becomes the parent of what they leave behind, daemons too.
+    """Make this process the subreaper of its descendants: it becomes the parent of their orphans, daemons too.
 
-    Without this such a process becomes init's child, and nobody knows whose it was. Linux only; elsewhere nothing.
+    Without this an orphan becomes init's child, and nobody knows whose it was. Does nothing except on Linux.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def children(pid: int | None = None) -> set[int]:
-    """Pids of a process's children (None: of this one's), those included that have ended and wait to be reaped."""
+    """Return the pids of a process's children (None: of this one's), including ended ones that wait to be reaped."""
     found: set[int] = set()
     try:
         for thread in Path(f"/proc/{pid or 'self'}/task").iterdir():  # each has those that it forked
@@ -86,7 +86,7 @@ def end_children() -> None:
 
 
 def alive(pid: int, start_time: float) -> bool:
-    """Whether the very process lives that had this pid at this start time (psutil's `create_time`)."""
+    """Return whether the process with this pid and start time (psutil's `create_time`) lives."""
     if pid <= 0:
         return False
     try:
@@ -97,7 +97,7 @@ def alive(pid: int, start_time: float) -> bool:
 
 
 def stopped(process: ProcessId) -> bool:
-    """Whether a signal has stopped this very process (SIGSTOP, SIGTSTP); one that a debugger holds is not stopped."""
+    """Return whether a signal has stopped this very process (SIGSTOP, SIGTSTP); a debugger's hold does not count."""
     try:
         found = psutil.Process(process[0])
         return abs(found.create_time() - process[1]) < 1.0 and found.status() == psutil.STATUS_STOPPED
@@ -106,7 +106,7 @@ def stopped(process: ProcessId) -> bool:
 
 
 def stopped_now(pid: int) -> bool:
-    """`stopped` for a process that holds its pid for certain; in microseconds."""
+    """Return `stopped` for a process that holds its pid for certain; in microseconds."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2][:1] == b"T"
     except OSError:
@@ -114,7 +114,7 @@ def stopped_now(pid: int) -> bool:
 
 
 def ending(process: ProcessId) -> bool:
-    """Whether this very process has ended, or begun to: its files are closed before it is a zombie."""
+    """Return whether this very process has ended, or begun to: its files are closed before it is a zombie."""
     try:
         flags = int(Path(f"/proc/{process[0]}/stat").read_bytes().rpartition(b") ")[2].split()[6])
         return bool(flags & _PF_EXITING) or abs(psutil.Process(process[0]).create_time() - process[1]) >= 1.0
@@ -123,12 +123,12 @@ def ending(process: ProcessId) -> bool:
 
 
 def living(processes: Iterable[ProcessId]) -> list[ProcessId]:
-    """Those of the processes that still run; a zombie does not."""
+    """Return those of the processes that still run; a zombie does not."""
     return [(pid, start) for pid, start in processes if alive(pid, start)]
 
 
 def family(processes: Iterable[ProcessId]) -> list[ProcessId]:
-    """The given processes with everything that they started and that still lives.
+    """Return the given processes with all their live descendants.
 
     A member is a child, or belongs to a session or process group that one of them leads and is not older than its
     leader: so helpers of a worker that is already dead are found too.
@@ -148,7 +148,7 @@ def family(processes: Iterable[ProcessId]) -> list[ProcessId]:
 
 
 def _taken_over(pid: int, leaders: dict[int, float]) -> bool:
-    """Whether another process has this pid by now, so that its session is a foreign one."""
+    """Return whether another process has this pid by now, so that its session is a foreign one."""
     try:
         return abs(psutil.Process(pid).create_time() - leaders[pid]) >= 1.0
     except psutil.Error:
@@ -157,7 +157,7 @@ def _taken_over(pid: int, leaders: dict[int, float]) -> bool:
 
 @contextlib.contextmanager
 def _pidfd(process: ProcessId) -> Iterator[int | None]:
-    """A pidfd of exactly this process; None when it is gone."""
+    """Yield a pidfd of exactly this process; None when it is gone."""
     try:
         handle = os.pidfd_open(process[0])
     except OSError:
@@ -170,7 +170,7 @@ def _pidfd(process: ProcessId) -> Iterator[int | None]:
 
 
 def send(process: ProcessId, what: int) -> bool:
-    """Signal exactly this process; returns whether it lived and got the signal."""
+    """Signal exactly this process; return whether it lived and got the signal."""
     with _pidfd(process) as handle:
         if handle is None:
             return False
@@ -196,7 +196,7 @@ async def gone(process: ProcessId) -> None:
 
 
 async def end(processes: Iterable[ProcessId], grace_s: float = 2.0) -> None:
-    """End these processes and all that they started: TERM, after `grace_s` seconds KILL; return when none lives.
+    """End these processes and their descendants: TERM, after `grace_s` seconds KILL; return when none lives.
 
     A process that can't be killed (it hangs in the kernel) keeps this waiting: its slot must not be given away.
     """

@@ -1,4 +1,4 @@
-"""How a Python process that is started elsewhere finds this very package."""
+"""Lets a Python process that is started with other settings find this very package."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
-"""The folder of this package."""
 ROOT = PACKAGE.parent
 """The folder that holds the package: a source checkout, or `site-packages`."""
 
 
 def with_package(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which `-m jupyter_elastic...` finds this package: with a checkout first on `PYTHONPATH`."""
+    """Return an environment in which `-m jupyter_elastic...` finds this package: a checkout leads `PYTHONPATH`."""
     folders = [folder for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder]
     if ROOT.name in {"site-packages", "dist-packages"} or str(ROOT) in folders:
         return dict(environment)

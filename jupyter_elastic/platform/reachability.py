@@ -1,4 +1,4 @@
-"""Whether one host reaches another: one listens for a token, the other brings it. And by which address it would."""
+"""Tests whether one host can connect to another, by a token; finds the address and interface that it would use."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import socket
 from jupyter_elastic.types.errors import EngineError
 
 DIAL_S = 2.0
-"""How long a connection may take."""
+"""Timeout of a connection, in seconds."""
 ANSWER_S = 5.0
-"""How long the other end, which is there, may take to answer: it may be busy."""
+"""Timeout of the connected end's answer, in seconds: it may be busy."""
 LISTEN_S = 8.0
 _YES = b"yes"
 
 
 async def listen(address: str, token: bytes) -> int:
-    """Wait at this address, for some seconds, for somebody who says the token; the port. OSError when that fails."""
+    """Wait at this address, for some seconds, for a peer with the token; return the port. OSError on failure."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, EOFError, TimeoutError):
@@ -36,7 +36,7 @@ async def listen(address: str, token: bytes) -> int:
 
 
 async def dial(address: str, port: int, token: bytes) -> str:
-    """Bring the token there; why it can't be brought, empty: it was."""
+    """Send the token there; return why it could not be delivered, empty on success."""
     try:
         async with asyncio.timeout(DIAL_S):
             reader, writer = await asyncio.open_connection(address, port)
@@ -53,7 +53,7 @@ async def dial(address: str, port: int, token: bytes) -> str:
 
 
 def toward(address: str) -> str:
-    """This host's own address on the way there. ValueError for what is no address, OSError without a way."""
+    """Return this host's address for connections to `address`. ValueError for no address, OSError without route."""
     if ipaddress.ip_address(address).is_loopback:
         return "127.0.0.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
@@ -62,7 +62,7 @@ def toward(address: str) -> str:
 
 
 def interface(address: str) -> str:
-    """The interface that has the address; its name differs from host to host. EngineError when none has it."""
+    """Return the interface that has the address; its name differs from host to host. EngineError when none has it."""
     if ipaddress.ip_address(address).is_loopback:
         return "lo"
     import psutil

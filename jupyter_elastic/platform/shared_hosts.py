@@ -1,7 +1,7 @@
-"""The other hosts of a shared pool: a file of the machine's administrator, which daemon and drivers read alike.
+"""Reads the other hosts of a shared pool from a file of the machine's administrator; for daemon and drivers.
 
-The daemon takes names and slots from it, each user's drivers the way there, which they go as their user. What one user
-can't reach is kept from that user's jobs alone.
+The daemon takes names and slots from the file, each user's drivers the URLs, which they use as their user. A host that
+one user can't reach is kept from that user's jobs alone.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from jupyter_elastic.types.errors import BadRequest
 
 
 def path() -> Path:
-    """The file, beside the machine's configuration; it need not be there."""
+    """Return the file's path, beside the machine's configuration; the file need not exist."""
     return Path(os.environ.get(CONFIG_VARIABLE) or CONFIG).with_name(hosts_file.NAME)
 
 
 def read() -> tuple[HostAddress, ...]:
-    """The hosts that it names. BadRequest when it can't be read, is not safe, or would make all users one."""
+    """Read the hosts in the file. BadRequest when it can't be read, is not safe, or would make all users one."""
     file = path()
     hosts = hosts_file.read_file(file)
     if hosts:
@@ -33,7 +33,7 @@ def read() -> tuple[HostAddress, ...]:
 
 
 def check(host: HostAddress) -> None:
-    """BadRequest where all users would come to the host as one."""
+    """Raise BadRequest if all users would connect to the host as one."""
     if host.reach != "exec:" and (not host.reach.startswith("ssh://") or "@" in host.reach):
         raise BadRequest(
             f"{path()}: host {host.name} is reached by {host.reach}, and a shared pool needs ssh://HOST[:PORT], where "
@@ -42,7 +42,7 @@ def check(host: HostAddress) -> None:
 
 
 def _check_safe(file: Path) -> None:
-    """Refuse a file that says what is started, and that others may write."""
+    """Raise BadRequest for a file that decides what is started, and that others may write."""
     for one in (file, file.parent):
         found = one.stat()
         if found.st_uid not in {0, os.getuid()} or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

@@ -1,4 +1,4 @@
-"""Tells systemd that the service is ready and lives (sd_notify). Without systemd nothing happens."""
+"""Notifies systemd that the service is ready and lives (sd_notify). Without systemd nothing happens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 
 
 def notify(state: str) -> None:
-    """Send `READY=1`, `WATCHDOG=1` or another word of sd_notify(3) to whoever started the daemon."""
+    """Send `READY=1`, `WATCHDOG=1` or another word of sd_notify(3) to the daemon's starter."""
     where = os.environ.get("NOTIFY_SOCKET", "")
     if not where:
         return
@@ -20,7 +20,7 @@ def notify(state: str) -> None:
 
 
 async def watchdog() -> None:
-    """Say that the loop turns, twice in each `WATCHDOG_USEC`, for ever; return at once where nobody asks for it."""
+    """Report a running loop, twice in each `WATCHDOG_USEC`, for ever; return at once if no watchdog is set."""
     given = os.environ.get("WATCHDOG_USEC", "")
     if not given.isdecimal() or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return
