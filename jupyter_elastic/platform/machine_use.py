@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 
 class Gpu(Struct, frozen=True):
+    """The use of a GPU."""
+
     busy: float | None
     """Fraction of the last moments in which the GPU computed, 0 to 1; None if the driver does not report it (MIG)."""
     memory: int

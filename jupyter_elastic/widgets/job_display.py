@@ -35,7 +35,7 @@ KEPT_S = 60.0
 """Seconds between updates of a static display below a live view; the first comes soon after the start (`BEGUN_S`)."""
 BEGUN_S = 3.0
 UNDRAWN_S = 5.0
-"""The same if no page has reported that it draws the live view: the static one may be the only one."""
+"""Seconds between updates if no page has reported that it draws the live view: the static one may be the only one."""
 ASLEEP_S = 10.0
 """Seconds between updates of a widget that nobody sees."""
 WAIT_TICK_S = 0.25

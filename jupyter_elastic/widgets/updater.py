@@ -27,7 +27,7 @@ LOOK_S = 0.002
 TICK_S = 1.0
 """Seconds between updates of the clocks on a job's view (time to go, the band) without news."""
 POOL_PUSH_S, POOL_TICK_S = 0.5, 10.0
-"""The same for the pool's page: minimum seconds between redraws, seconds between updates without news."""
+"""Pool page: minimum seconds between redraws, seconds between updates without news."""
 BYTES_PER_S = 1_000_000
 """Maximum bytes per second of a view's output."""
 START_S = 2.0
