@@ -1,1 +1,1 @@
-"""How the workers of a job become one group: an engine is what a driver starts and what its workers load."""
+"""The engines, which make a job's workers one group: a driver starts one half of an engine, workers load the other."""

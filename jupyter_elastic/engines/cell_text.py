@@ -1,6 +1,6 @@
-"""Reads off a cell's text and captured names what engines want to know of it, without running anything.
+"""Reads from a cell's text and captured names what engines need to know, without running anything.
 
-By that an engine says how well it fits a cell (`Claim`), and the kernel chooses one where none is named.
+An engine tells from that how well it fits a cell (`Claim`), and the kernel chooses an engine if none is named.
 """
 
 from __future__ import annotations
@@ -25,71 +25,71 @@ _TENSORFLOW = {"tensorflow", "keras", "tf_keras"}
 _ON_TORCH_DISTRIBUTED = {"lightning", "pytorch_lightning", "accelerate"}
 _TORCH = {"torch", "transformers", *_ON_TORCH_DISTRIBUTED}
 _CLUSTER = {"MultiWorkerMirroredStrategy", "CollectiveAllReduceStrategy"}
-"""TensorFlow's public name of its strategy, and what its class is called."""
+"""TensorFlow's public name of its strategy, and the name of its class."""
 
 
 class Fit(IntEnum):
-    """How well an engine fits a cell."""
+    """An engine's degree of fit for a cell."""
 
     ANY = 0
-    """It runs the cell as it runs any."""
+    """Runs the cell as it runs any."""
     CAN = 1
-    """It forms groups that the cell can use."""
+    """Forms groups that the cell can use."""
     GOOD = 2
-    """The same, and it is to be preferred to others that can."""
+    """Forms groups that the cell can use, and is preferred to others that can."""
     OWN = 3
     """The cell uses the engine's own library."""
 
 
 class Claim(NamedTuple):
-    """What an engine says of a cell. The highest fit is chosen; of two that are equal, the engine first by name."""
+    """An engine's claim to a cell. The highest fit is chosen; at a tie, the engine first by name."""
 
     fit: Fit
     why: str
-    """`the cell uses training`."""
+    """Reason, such as `the cell uses training`."""
     only: bool = False
-    """On another engine each worker would train alone, and nothing would say so."""
+    """True if on another engine each worker would train alone, and nothing would say so."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What a cell's text and its captured names hint at. Hints only: workers say what is so."""
+    """Hints from a cell's text and its captured names. Hints only: workers report the facts."""
 
     elastic: bool = False
-    """It can regroup: it uses Horovod's elastic API or our `training.run`."""
+    """True if the cell can regroup: it uses Horovod's elastic API or our `training.run`."""
     forms_groups: bool = False
-    """It forms a process group."""
+    """True if the cell forms a process group."""
     library: bool = False
-    """It imports the engine's own library, or has captured something of it."""
+    """True if the cell imports the engine's own library, or has captured something of it."""
     training: bool = False
-    """It uses this package's `training`."""
+    """True if the cell uses this package's `training`."""
     torch_distributed: bool = False
-    """It uses `torch.distributed`, or a framework on it: Lightning, Accelerate, transformers' `Trainer`."""
+    """True if the cell uses `torch.distributed`, or a framework on it: Lightning, Accelerate, transformers."""
     frameworks: tuple[str, ...] = ()
     pins: bool = False
-    """It picks its device by its local rank, or uses a framework that does."""
+    """True if the cell picks its device by its local rank, or uses a framework that does."""
     tf_cluster: bool = False
-    """It uses TensorFlow's own strategy over several workers."""
+    """True if the cell uses TensorFlow's own strategy over several workers."""
     meets_here: bool = False
-    """It says by itself that its workers find each other on the machine that they run on, or a framework does."""
+    """True if the cell, or a framework, has its workers find each other on the machine that they run on."""
     tf_servers: bool = False
-    """It uses TensorFlow's own strategy with parameter servers."""
+    """True if the cell uses TensorFlow's own strategy with parameter servers."""
 
     @property
     def one_host(self) -> bool:
-        """Its workers find each other on one host only: TensorFlow or torch forms their group, by loopback or files."""
+        """True if the workers find each other on one host only: TensorFlow or torch uses the loopback or files."""
         return self.meets_here and (self.tf_cluster or (self.torch_distributed and not self.elastic))
 
 
 def facts(payload: Payload) -> frozenset[str]:
-    """Dotted names of what the cell uses; of a payload that does not say them, those in its text."""
+    """Return the dotted names that the cell uses; if the payload does not have them, those in its text."""
     return in_text(payload.source) if payload.uses is None else frozenset(payload.uses)
 
 
 def read_cell(payload: Payload, library: tuple[str, ...] = ()) -> Cell:
-    """Look at what the payload's code and names use, and at the cell's text; nothing is unpickled.
+    """Read the names that the payload uses, and the cell's text; nothing is unpickled.
 
-    `library` is the engine's own: the module, and what people call it.
+    `library` is the engine's own: the module, and its displayed name.
     """
     uses = facts(payload)
     parts = [name.split(".") for name in uses]
@@ -124,7 +124,7 @@ def read_cell(payload: Payload, library: tuple[str, ...] = ()) -> Cell:
 
 
 def uses_library(payload: Payload, library: tuple[str, ...]) -> bool:
-    """Whether the cell imports the first of these, or has captured something of it."""
+    """Return True if the cell imports the first of these, or has captured something of it."""
     return any(_use(facts(payload), name) for name in library[:1])
 
 

@@ -1,4 +1,4 @@
-"""Brings a job's commits from shared memory to disk, now and then, so that they survive the machine."""
+"""Brings a job's commits from shared memory to disk periodically, so that they survive the machine."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from jupyter_elastic.jobfiles.commits import Commits
 from jupyter_elastic.types.errors import EngineError
 
 EVERY_S = 10.0
-"""The last commit is brought to disk at least this often."""
+"""Maximum seconds until the last commit is brought to disk."""
 
 log = logging.getLogger(__name__)
 
 
 class CommitFlusher:
-    """Knows since when the last commit is in memory alone."""
+    """Tracks for how long the last commit is in memory alone."""
 
     def __init__(self, commits: Commits, now: Callable[[], float] = time.monotonic) -> None:
         self._commits = commits
         self._now = now
         self._unsaved_since: float | None = None
         self._missed_since: float | None = None
-        """Since when there are commits that could not be brought: the next one does not wait."""
+        """Time of the first commit that could not be brought: the next one does not wait."""
         self._hand: RemoteHand | None = None
-        """Of the host that has the newest commit; None when it is this one."""
+        """Connection to the host that has the newest commit; None if that is this host."""
         self._fetching: asyncio.Task[None] | None = None
 
     def saved(self, *, durable: bool, hand: RemoteHand | None = None) -> None:
-        """A worker has saved a commit, on this host or on the hand's; `durable`: on disk there."""
+        """Record that a worker has saved a commit, on this host or on the hand's; `durable`: on disk there."""
         self._hand = hand
         if durable and hand is None:
             self._unsaved_since = None
@@ -39,11 +39,11 @@ class CommitFlusher:
             self._unsaved_since = self._now() if self._missed_since is None else self._missed_since
 
     async def bring(self) -> None:
-        """Have the newest commit on this host. Where its host is lost, the one that was brought last counts."""
+        """Bring the newest commit to this host. If the commit's host is lost, the one that was brought last counts."""
         await self._bring(self._unsaved_since)
 
     async def _bring(self, since: float | None) -> None:
-        """`bring`, of commits that have been there alone since then."""
+        """Bring commits that have been on another host alone since then."""
         hand, self._hand = self._hand, None
         if hand is None:
             return
@@ -59,7 +59,7 @@ class CommitFlusher:
             self._missed_since = self._now() if since is None else since
 
     async def flush_if_due(self) -> None:
-        """Bring the last commit to disk when it is time; a disk that is full is tried again at the next commit."""
+        """Bring the last commit to disk when it is time; after a full disk, try again at the next commit."""
         if self._unsaved_since is not None and self._now() - self._unsaved_since > EVERY_S:
             since, self._unsaved_since = self._unsaved_since, None
             if self._hand is not None:  # it may be large and the way slow: nobody waits for it

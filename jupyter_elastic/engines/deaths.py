@@ -1,4 +1,4 @@
-"""Says how a worker died, from its exit code, its stderr and the kernel's count of out-of-memory kills."""
+"""Describes how a worker died, by its exit code, its stderr and the kernel's count of out-of-memory kills."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFP
 
 
 def describe(rank: int, code: int | None, *, oom: bool) -> str:
-    """Says how a worker died, in a sentence."""
+    """Describe a worker's death in a sentence."""
     hint = ""
     if code is not None and code >= 0:
         hint = " before its cell was through"
@@ -31,7 +31,7 @@ def describe(rank: int, code: int | None, *, oom: bool) -> str:
 
 
 def cause(code: int | None, *, oom: bool) -> str:
-    """Says how a worker died, in three words."""
+    """Describe a worker's death in three words."""
     if code is None:
         return "is gone, and nobody saw how"
     if code >= 0:
@@ -41,9 +41,9 @@ def cause(code: int | None, *, oom: bool) -> str:
 
 
 def crash(stderr: Path, code: int | None, labels: Mapping[str, str]) -> str:
-    """The lines of Python that led to a crash in compiled code, as the fault handler wrote them, without ours.
+    """Return the lines of Python that led to a crash in compiled code, as the fault handler wrote them, without ours.
 
-    `labels`: what people call the files of cells.
+    `labels`: displayed names of the cells' files.
     """
     if code is None or -code not in _CRASHES:
         return ""
@@ -63,7 +63,7 @@ def crash(stderr: Path, code: int | None, labels: Mapping[str, str]) -> str:
 
 
 def oom_kills() -> int:
-    """How often the out-of-memory killer has struck on this machine, in whatever control group; 0 if nobody knows."""
+    """Return the number of out-of-memory kills on this machine, in any control group; 0 if unknown."""
     with contextlib.suppress(OSError, ValueError):
         for line in VMSTAT.read_text(encoding="ascii").splitlines():
             if line.startswith("oom_kill "):

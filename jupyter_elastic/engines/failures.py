@@ -10,16 +10,16 @@ import msgspec
 from jupyter_elastic.jobfiles.failure import Failure
 
 LINE = 300
-"""Characters of another rank's failure."""
+"""Maximum characters of another rank's failure."""
 
 
 class Weight(IntEnum):
-    """How near a failure is to the cause: of two, the lower one explains the other."""
+    """Distance of a failure from the cause: of two, the lower one explains the other."""
 
     RAISED = 0
     """The cell raised an exception."""
     GONE = 1
-    """A worker was killed, or had come to its end, while others needed it."""
+    """A worker was killed, or had ended its cell, while others needed it."""
     BROKEN_GROUP = 2
     """A collective failed: for a reason, such as a death of which the news is still to come."""
     EXITED = 3
@@ -36,21 +36,21 @@ class Failures:
         return bool(self._all)
 
     def add(self, weight: Weight, failure: Failure) -> None:
-        """Note a failure."""
+        """Record a failure."""
         self._all.append((weight, failure))
 
     @property
     def explained(self) -> bool:
-        """Whether one of them can be the cause of the others; else its news may still be on the way."""
+        """True if one of the failures can be the cause of the others; else its news may still be on the way."""
         return min(weight for weight, _ in self._all) < Weight.BROKEN_GROUP
 
     @property
     def killed(self) -> bool:
-        """Whether a worker was killed."""
+        """True if a worker was killed."""
         return any(weight is Weight.GONE for weight, _ in self._all)
 
     def cause(self, ended: Iterable[int] = ()) -> Failure:
-        """The failure nearest to the cause, with a line for each other rank. `ended`: ranks whose cell is through."""
+        """Return the failure nearest to the cause, with a line for each other rank. `ended`: ranks whose cell ended."""
         _, cause = min(self._all, key=lambda entry: (entry[0], entry[1].rank))
         others = tuple(_lines(cause, (failure for _, failure in self._all)))
         message = cause.message
@@ -60,7 +60,7 @@ class Failures:
 
 
 def _lines(cause: Failure, failures: Iterable[Failure]) -> list[str]:
-    """A line for each other rank that failed; ranks of which the same is to be said share one."""
+    """Return a line for each other rank that failed; ranks with the same line share it."""
     ranks: dict[str, list[int]] = {}
     seen = {cause.rank}
     for other in failures:
@@ -76,7 +76,7 @@ def _lines(cause: Failure, failures: Iterable[Failure]) -> list[str]:
 
 
 def _bare(failure: Failure, text: str) -> str:
-    """The text without the rank that it begins with."""
+    """Return the text without the rank that it begins with."""
     return text.removeprefix(f"rank {failure.rank}: ")
 
 
@@ -87,7 +87,7 @@ _TOGETHER = (
 
 
 def left_early(leaver: int, other: int, *, step: int, own: int) -> Failure:
-    """A training function has returned on one rank, and another goes on."""
+    """Return the failure of a rank that returned from the training function while another goes on."""
     return Failure(
         rank=leaver,
         type="LeftEarly",
@@ -97,7 +97,7 @@ def left_early(leaver: int, other: int, *, step: int, own: int) -> Failure:
 
 
 def ended_early(leaver: int, other: int) -> Failure:
-    """A cell has come to its end on one rank, and another waits for it in a group."""
+    """Return the failure of a rank that ended its cell while another waits for it in a group."""
     return Failure(
         rank=leaver,
         type="LeftEarly",

@@ -1,6 +1,6 @@
-"""What the driver halves of engines with process groups share: they send to the workers what `membership` decides.
+"""The common base of the driver halves of group engines: sends `membership`'s decisions to the workers.
 
-How the members of a group find each other is the affair of the engine that derives from this.
+The derived engine decides how the members of a group find each other.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from jupyter_elastic.types import SlotId
 from jupyter_elastic.types.errors import EngineError
 
 QUIET_S = 3.0
-"""When a group over several hosts says nothing for so long it is tried whether these reach each other."""
+"""Seconds of silence in a group over several hosts after which the hosts' network paths are checked."""
 HELD_S = 1.0
-"""So long may a survivor of a broken group stay in one collective whose connections are closed."""
+"""Seconds that a survivor of a broken group may stay in one collective whose connections are closed."""
 
 log = logging.getLogger(__name__)
 
@@ -42,32 +42,32 @@ class GroupEngine(WorkersEngine):
     def __init__(self, context: AttemptContext, report: SendReport) -> None:
         super().__init__(context, report)
         self._stopped_at: dict[int, float] = {}
-        """Since when the members of a round stand still, by round; absent when nobody had trained before."""
+        """Time since which the members of a round stand still, by round; absent if no member had trained before."""
         self._group = membership.Go(0, 0, (), restore=False)
         """The round that was begun last."""
         self._forming = False
-        """Not all its members have joined."""
+        """True while not all members of the round have joined."""
         self._calm = True
-        """Nothing has happened in the present round for which a member would leave it."""
+        """True if nothing has happened in the present round for which a member would leave it."""
         self._heard = 0.0
-        """When a member of the group last said something, by `time.monotonic()`."""
+        """Time of the last message from a member of the group, by `time.monotonic()`."""
         self._trying = asyncio.Lock()
         self._broken_round = 0
-        """The round in which a member died last."""
+        """The last round in which a member died."""
 
     async def rendezvous(self, go: membership.Go) -> Any:
-        """What the members need to find each other, for msgpack to encode as `Go.rendezvous`; called for each group.
+        """Return what each group's members need to find each other, for msgpack to encode as `Go.rendezvous`.
 
-        An engine whose groups can span hosts gives a `rendezvous.Rendezvous`: a store of this host.
+        An engine whose groups can span hosts returns a `rendezvous.Rendezvous`: a store of this host.
         """
         raise NotImplementedError
 
     async def store_on(self, hand: RemoteHand, local: Any) -> int | str:
-        """Let the members on another host reach the group's store; where they find it. EngineError when it is lost."""
+        """Give members on another host access to the group's store; return its address there. EngineError if lost."""
         return await hand.forward(local.store)
 
     def broken(self, round_: int) -> None:
-        """A member of the round is gone, or could not join: end what the others may wait for."""
+        """Release the members of the round, as one is gone or could not join: end what they may wait for."""
 
     def _preempt(self) -> None:
         self._do(self.machine.want(self.machine.generation, ()))
@@ -117,11 +117,11 @@ class GroupEngine(WorkersEngine):
             self._spawn_task(self._watch_ways(go.round))
 
     def _slots_of_group(self) -> tuple[SlotId, ...]:
-        """Of the members of the present round that live, by rank."""
+        """Return the slots of the present round's living members, by rank."""
         return tuple(member.slot for name in self._group.members if (member := self.members.get(name)) is not None)
 
     async def _watch_ways(self, round_: int) -> None:
-        """Try the ways between the hosts of the round whenever it says nothing: a library may wait for hours there."""
+        """Check the paths between the round's hosts whenever it is silent: a library may wait for hours there."""
         self._heard = time.monotonic()
         while self._group.round == round_ and not self._stopping:
             await asyncio.sleep(QUIET_S / 3)
@@ -137,7 +137,10 @@ class GroupEngine(WorkersEngine):
                 await self.hosts.leave_out_cut(hosts)
 
     async def _ready_once_tried(self, member: Member, message: messages.Ready) -> None:
-        """It left the group, nobody knows why: were a host cut off, the next join would end the members' processes."""
+        """Handle a worker that left its group for an unknown reason: check the hosts first.
+
+        If a host were cut off, the next join would end the members' processes.
+        """
         await self._try_ways()
         ready = self.machine.ready(member.name, message.point, has_state=message.has_state, training=message.training)
         self._do(ready)
@@ -151,7 +154,7 @@ class GroupEngine(WorkersEngine):
         super().received(member, message)
 
     def _end_held(self, member: Member) -> None:
-        """End a survivor that does not leave a collective of a broken group: another takes its place.
+        """End a survivor that does not leave a collective of a broken group: another worker takes its place.
 
         Gloo forgets who waits for a message of which the head has arrived and the rest will not: that wait has no end.
         """
@@ -168,7 +171,7 @@ class GroupEngine(WorkersEngine):
                     self.send(name, messages.SendStack())
 
     async def _places(self, go: membership.Go, local: Any) -> dict[str, msgspec.Raw]:
-        """What each member is told; without those whose host is lost meanwhile, which says so itself."""
+        """Return each member's rendezvous; without members whose host is lost meanwhile (reported separately)."""
         members = [self.members[name] for name in go.members if name in self.members]
         if go.restore and members:
             await self._flusher.bring()
@@ -191,7 +194,7 @@ class GroupEngine(WorkersEngine):
         return {member.name: found[host] for member in members if (host := host_of(member.slot)) in found}
 
     def _break_group(self, *, interrupted: bool = False) -> None:
-        """No member of the present round is to wait for another."""
+        """Let no member of the present round wait for another."""
         self.broken(self._group.round)
         for name in self._group.members:
             self.send(name, messages.Broken(round=self._group.round, interrupted=interrupted))
@@ -202,7 +205,7 @@ class GroupEngine(WorkersEngine):
             self.send(name, messages.Broken(round=self._group.round, interrupted=True))
 
     def left(self, member: Member, code: int | None) -> None:
-        """Free the other members of its group, before anything else."""
+        """Free the other members of the worker's group, before anything else."""
         self._calm = False
         if member.name in self._group.members and self.machine.needs(member.name):
             self._break_group(interrupted=is_parked(member))

@@ -1,4 +1,4 @@
-"""The sockets by which a library holds a process group together, so that they can be hung up when the group breaks.
+"""Tracks the sockets by which a library holds a process group together, to shut them down when the group breaks.
 
 Gloo has no call that interrupts a wait. A member that waits for one that lives, and itself waits for the dead, would
 wait for the whole time-out; a connection that is closed ends the wait at once.
@@ -20,11 +20,11 @@ class GroupSockets:
     def __init__(self) -> None:
         self._before: frozenset[tuple[int, int]] = frozenset()
         self._own: frozenset[tuple[int, int]] | None = frozenset()
-        """Descriptor and inode; None while the group forms."""
+        """Descriptor and inode of each socket; None while the group forms."""
 
     @contextlib.contextmanager
     def opening(self) -> Iterator[None]:
-        """While the group forms: what is opened now is its own."""
+        """Count the sockets that are opened in this block, while the group forms, as the group's own."""
         self._before, self._own = _open_sockets(), None
         try:
             yield
@@ -33,7 +33,7 @@ class GroupSockets:
 
     @property
     def forming(self) -> bool:
-        """Whether the group is not yet there."""
+        """True while the group is not formed yet."""
         return self._own is None
 
     def hang_up(self, how: int = socket.SHUT_RDWR) -> None:
@@ -48,7 +48,7 @@ class GroupSockets:
 
 
 def _shut_down(descriptor: int, inode: int, how: int) -> None:
-    """Shut this TCP connection down, unless another file has its number by now; the descriptor is closed."""
+    """Shut this TCP connection down, unless another file has its number by now; close the descriptor."""
     status = os.fstat(descriptor)
     if not (stat.S_ISSOCK(status.st_mode) and status.st_ino == inode):
         os.close(descriptor)
@@ -60,7 +60,7 @@ def _shut_down(descriptor: int, inode: int, how: int) -> None:
 
 
 def _open_sockets() -> frozenset[tuple[int, int]]:
-    """This process's sockets, as (descriptor, inode); empty where there is no `/proc`."""
+    """Return this process's sockets, as (descriptor, inode); empty if there is no `/proc`."""
     found = set()
     with contextlib.suppress(OSError):
         for entry in Path("/proc/self/fd").iterdir():

@@ -1,6 +1,6 @@
-"""What the worker halves of engines with process groups share: this worker's way into its groups and out of them.
+"""The common base of the worker halves of group engines: brings this worker into its groups and out of them.
 
-The driver says which group is next (`rendezvous`); how its members then find each other is an engine's own affair.
+The driver sends the next group (`rendezvous`); the derived engine decides how its members then find each other.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ class GroupWorker:
         self.host = host
         self.channel, self.session = host.channel, host.session
         self.has_state = False
-        """This worker holds what the group has learned so far."""
+        """True if this worker holds what the group has learned so far."""
         self.lost_a_peer = False
-        """A member died: the state went back to the last commit."""
+        """True if a member died: the state went back to the last commit."""
         self.sockets = GroupSockets()
         host.channel.on_left = host.session.on_left
 
     def install(self) -> None:
-        """Make this process ready; as it is, there is nothing to do."""
+        """Prepare this process; the base does nothing."""
 
     def stay(self) -> None:
         """Let the driver free this worker from a collective, so that an interrupt reaches it."""
         self.channel.on_broken, self.channel.on_interrupt = self.sever, self._interrupt
 
     def _interrupt(self) -> None:
-        """Leave the group with the others at the next commit, where the cell is in an elastic loop; else stop now.
+        """Leave the group with the others at the next commit, if the cell is in an elastic loop; else stop now.
 
-        But first join where the others wait for it: in Gloo nothing would free them.
+        But first join if the others wait for this worker: in Gloo nothing would free them.
         """
         if self.in_loop or self.channel.joins:
             self.channel.update_requested.set()
@@ -57,12 +57,12 @@ class GroupWorker:
 
     @property
     def in_loop(self) -> bool:
-        """Whether the cell is in an elastic loop, which asks at each commit whether the group is to change."""
+        """True while the cell is in an elastic loop, which asks at each commit if the group is to change."""
         loop = sys.modules.get("jupyter_elastic.training.context")
         return loop is not None and loop.context.group is not None
 
     def end_cell(self, *, failed: bool, close: bool) -> str:  # noqa: ARG002
-        """Free whoever waits for this worker; the group to form again."""
+        """Free the members that wait for this worker; return the group to form again."""
         if failed:
             self.sever()
         return ""
@@ -71,7 +71,7 @@ class GroupWorker:
         """Form the group of the cell before again."""
 
     def next_cell(self, host: Host) -> None:
-        """Be of the next cell's job: of no group yet."""
+        """Prepare for the next cell's job, in no group yet."""
         self.host = host
         self.channel, self.session = host.channel, host.session
         self.has_state = self.lost_a_peer = False
@@ -91,7 +91,7 @@ class GroupWorker:
         return answer
 
     def decoded(self, go: Go, kind: type[_Struct]) -> _Struct:
-        """What the driver's half gave for this group; ProtocolError when it is nothing of this kind."""
+        """Return what the driver's half sent for this group; ProtocolError when it is not of this kind."""
         try:
             return msgspec.msgpack.decode(go.rendezvous, type=kind)
         except msgspec.DecodeError as problem:
@@ -99,7 +99,7 @@ class GroupWorker:
 
     @contextlib.contextmanager
     def joining(self, go: Go) -> Iterator[None]:
-        """Around the forming of a group: everybody knows this worker's new rank before, and the driver of it after."""
+        """Wrap the forming of a group: set this worker's new rank everywhere before, and tell the driver after."""
         self.session.collective_count.joined(go.round)
         self.host.follow(go.rank, go.size, go.place)
         with self.sockets.opening():
@@ -108,18 +108,18 @@ class GroupWorker:
         self.joined()
 
     def joined(self) -> None:
-        """The group has formed: an interrupt that came meanwhile stops the cell now, or at the loop's next commit."""
+        """Handle an interrupt that came while the group formed: stop the cell now, or at the loop's next commit."""
         self.channel.joins = False
         if self.channel.interrupted and not self.in_loop:
             interrupt_cell()
 
     def entered(self, *, callbacks: bool = False) -> None:
-        """The cell has come to its elastic loop."""
+        """Record that the cell has come to its elastic loop."""
         self.session.say_why_it_stays()
         self.channel.send(Entered(callbacks=callbacks, training=self.session.training))
 
     def save(self) -> None:
-        """Bring the newest commit to disk: everybody leaves. Called outside of any group."""
+        """Bring the newest commit to disk, as all members leave. Called outside of any group."""
         self.session.to_disk()
 
     def sever(self) -> None:
@@ -128,9 +128,9 @@ class GroupWorker:
 
 
 class WorkerGroup:
-    """The part of a `training.group.Group` that is the same for every engine whose groups only `training` forms.
+    """The common part of `training.group.Group` for engines whose groups only `training` forms.
 
-    It is the engine's `training.group.Groups` too, where one group serves every framework and its collectives raise
+    It is the engine's `training.group.Groups` too, if one group serves every framework and its collectives raise
     `PeerLost` themselves.
     """
 
@@ -142,22 +142,22 @@ class WorkerGroup:
         self._place: Go | Private | None = None
 
     def group(self, framework: str | None) -> Self:  # noqa: ARG002
-        """This one, whatever the framework."""
+        """Return this group, whatever the framework."""
         return self
 
     def formed(self) -> None:
-        """A cell can't form it itself."""
+        """Do nothing: a cell can't form this group itself."""
 
     def peer_lost(self, error: BaseException) -> PeerLost | None:
-        """The error itself, if it says that a member is gone."""
+        """Return the error itself, if it means that a member is gone."""
         return error if isinstance(error, PeerLost) else None
 
     def connect(self, go: Go) -> None:
-        """Find the other members."""
+        """Connect to the other members."""
         raise NotImplementedError
 
     def connect_alone(self) -> None:
-        """Form a group of one, in which a newcomer takes its first step."""
+        """Form a group of one, in which a joining worker takes its first step."""
 
     def disconnect(self) -> None:
         """Close the connections."""
@@ -165,12 +165,12 @@ class WorkerGroup:
 
     @property
     def formed_by_training(self) -> bool:
-        """Whether this worker is in a group that the driver has let it into."""
+        """True if this worker is in a group that the driver has let it into."""
         return self._place is not None
 
     @property
     def provisional(self) -> bool:
-        """Whether this worker is a newcomer in a world of its own still."""
+        """True while this worker is still in a world of its own, before it joins."""
         return isinstance(self._place, Private)
 
     def join(self) -> None:
@@ -178,7 +178,7 @@ class WorkerGroup:
         self._join("init")
 
     def enter(self) -> None:
-        """The training begins: a provisional member joins the others, and stays one where they are past it."""
+        """Begin the training: a provisional member joins the others, and stays provisional if they are past it."""
         if self.provisional:
             self.leave()
             self._join("run")
@@ -192,34 +192,34 @@ class WorkerGroup:
         self._place = None
 
     def synced(self) -> None:
-        """This worker has the state of the training now."""
+        """Record that this worker has the state of the training now."""
         self._worker.has_state = True
 
     def lost(self) -> None:
-        """A member is gone."""
+        """Record that a member is gone."""
         self._worker.lost_a_peer = True
 
     def require_whole(self) -> None:
-        """Collectives raise `PeerLost` themselves."""
+        """Do nothing: collectives raise `PeerLost` themselves."""
 
     def change_wanted(self) -> bool:
-        """Never: the driver tells the session."""
+        """Return False: the driver tells the session."""
         return False
 
     def wrap(self, model: Any, **options: Any) -> Any:  # noqa: ARG002
-        """The model itself: its gradients are added up before the optimizer's step."""
+        """Return the model itself: its gradients are added up before the optimizer's step."""
         return model
 
     def rank(self) -> int:
-        """This worker's number."""
+        """Return this worker's rank."""
         return 0 if self._place is None else self._place.rank
 
     def size(self) -> int:
-        """Members."""
+        """Return the number of members."""
         return 1 if self._place is None else self._place.size
 
     def _join(self, point: RendezvousPoint) -> None:
-        """Until a group has formed: one that breaks before that costs nothing but another rendezvous."""
+        """Try until a group has formed: a group that breaks before costs nothing but another rendezvous."""
         while self._place is None:
             try:
                 self._take(self._worker.rendezvous(point))

@@ -1,4 +1,4 @@
-"""The hosts of an attempt: a hand on each, opened when its first worker starts, and opened again after it was lost."""
+"""Connects an attempt to its hosts: to each when its first worker starts, and again after it was lost."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from jupyter_elastic.types import SlotId
 from jupyter_elastic.types.errors import EngineError
 
 AGAIN_S, SELDOM_S = 1.0, 30.0
-"""How long after a failure a lost host is tried again: at first, and at most."""
+"""Seconds between two tries to connect to a lost host: at first, and at most."""
 
 log = logging.getLogger(__name__)
 
 
 class HostsOwner(Protocol):
-    """Learns what happens to hosts."""
+    """Receives the events of hosts."""
 
     def host_lost(self, name: str, why: str) -> None:
-        """Nothing can run there for the moment."""
+        """Handle a lost host: nothing can run there for the moment."""
         ...
 
     def host_back(self, name: str) -> None:
-        """Workers can be started there again, and nothing of the old ones lives."""
+        """Handle a returned host: workers can be started there again, and no old ones live."""
         ...
 
 
 def host_of(slot: SlotId) -> str:
-    """The name of the slot's host."""
+    """Return the name of the slot's host."""
     return slot.rpartition(":")[0]
 
 
 class Hosts:
-    """Hands by host. `local` is that of this machine, on which every host is that has no address."""
+    """The connections of hosts. `local` starts workers on this machine, the host of every slot without an address."""
 
     def __init__(
         self,
@@ -63,26 +63,26 @@ class Hosts:
         self._spawn_task = spawn_task
         self._hands: dict[str, RemoteHand] = {}
         self._lost: dict[str, RemoteHand] = {}
-        """Of the hosts that are lost, the hand that was."""
+        """The former connections of lost hosts."""
         self._reasons: dict[str, str] = {}
-        """Why they were lost last."""
+        """Reasons of the last losses, by host."""
         self._checking = asyncio.Lock()
-        """One host after the other, so that each pair is tried once."""
+        """Serialises the checks of hosts, so that each pair is tried once."""
         self._checked: weakref.WeakSet[RemoteHand] = weakref.WeakSet()
-        """Hands whose hosts the others have reached."""
+        """Connections whose hosts the others have reached."""
         self._closed = False
 
     @property
     def others(self) -> bool:
-        """Whether there are other hosts than this one."""
+        """True if there are other hosts than this one."""
         return bool(self._addresses)
 
     def add(self, addresses: Iterable[HostAddress]) -> None:
-        """Know these hosts too, and what is new of those that are known; a hand that is open stays as it is."""
+        """Add these hosts, and update known ones; an open connection stays as it is."""
         self._addresses |= {address.name: address for address in addresses}
 
     def remote(self, slot: SlotId) -> RemoteHand | None:
-        """The hand of a slot on another host, open or not; of one that is lost the one that was, which only refuses.
+        """Return the connection of a slot on another host, open or not; a lost host's former one only refuses.
 
         None for a slot on this host.
         """
@@ -96,29 +96,29 @@ class Hosts:
         return self._hands[name]
 
     def of(self, slot: SlotId) -> Hand:
-        """Who starts workers on this slot."""
+        """Return the launcher of workers on this slot."""
         return self._local if host_of(slot) not in self._addresses else _Opened(self, slot)
 
     def use(self) -> UseElsewhere:
-        """What the workers on other hosts use."""
+        """Return the resource use of the workers on other hosts."""
         said = [hand.use for hand in self._hands.values()]
         workers = [(worker.cores, worker.memory) for use in said for worker in use.workers]
         gpus = {gpu.device: Gpu(gpu.busy, gpu.memory, gpu.total) for use in said for gpu in use.gpus}
         return UseElsewhere(workers, gpus)
 
     def lost(self, slots: Iterable[SlotId]) -> tuple[SlotId, ...]:
-        """Those of the slots whose hosts are lost."""
+        """Return those of the slots whose hosts are lost."""
         return tuple(slot for slot in slots if host_of(slot) in self._lost)
 
     async def open(self, slot: SlotId) -> RemoteHand:
-        """The slot's hand, open and reachable from the others. EngineError when it can't be."""
+        """Return the connection of the slot's host, open and checked from the others. EngineError when that fails."""
         hand = self.remote(slot)
         assert hand is not None
         await self._open(hand)
         return hand
 
     async def open_all(self, slots: Iterable[SlotId]) -> None:
-        """Open the hands of all these slots that are on other hosts; leave out those where that fails."""
+        """Connect to the other hosts of these slots; leave out those that fail."""
         first = {host_of(slot): slot for slot in slots if self.remote(slot) is not None}
 
         async def one(name: str, slot: SlotId) -> None:
@@ -138,23 +138,23 @@ class Hosts:
                 host_failures.forget(paths.runtime_dir(), hand.name)
 
     def unusable(self, name: str, why: str) -> None:
-        """It can't be used: leave it out, and try again later."""
+        """Leave out a host that can't be used, and try it again later."""
         if name in self._hands and name not in self._lost and not self._closed:
             hand = self._hands.pop(name)
             hand.close()
             self._leave_out(name, hand, why)
 
     def why_lost(self, slot: SlotId) -> str:
-        """Why the slot's host is lost."""
+        """Return why the slot's host is lost."""
         return self._reasons.get(host_of(slot), "")
 
     async def fenced(self, slot: SlotId) -> None:
-        """Come back when nothing lives any more on a slot of a lost host."""
+        """Return when nothing lives any more on a slot of a lost host."""
         if (hand := self._lost.get(host_of(slot))) is not None:
             await self._fenced(hand)
 
     async def close(self) -> None:
-        """Let go of all hosts; comes back when nothing of the attempt lives there."""
+        """Close the connections of all hosts; return when nothing of the attempt lives there."""
         self._closed = True
         hands = [*self._hands.values(), *self._lost.values()]
         self._hands.clear()
@@ -165,7 +165,7 @@ class Hosts:
             await self._fenced(hand)
 
     async def _fenced(self, hand: RemoteHand) -> None:
-        """The hand hears nothing from us any more, so its fence has ended everything by then."""
+        """Wait for the heartbeat timeout: the host agent gets no more messages, so it has ended everything by then."""
         await asyncio.sleep(max(0.0, hand.silent_since + self._setting.lost_s - time.monotonic()))
 
     def _is_closed(self) -> bool:
@@ -183,7 +183,7 @@ class Hosts:
         self._spawn_task(self._come_back(name, hand))
 
     async def _come_back(self, name: str, lost: RemoteHand) -> None:
-        """Try the host again and again."""
+        """Try to connect to the host again and again."""
         await self._fenced(lost)
         pause_s = AGAIN_S
         while not self._is_closed():
@@ -210,7 +210,7 @@ class Hosts:
             return
 
     def _failed(self, name: str, why: str) -> None:
-        """Let the daemon know, and who looks at the list of hosts."""
+        """Record the failure for the daemon and for the list of hosts."""
         try:
             host_failures.note(paths.runtime_dir(), name, why.removeprefix(f"host {name}: "), time.time())
         except OSError as problem:
@@ -219,19 +219,19 @@ class Hosts:
     # --- addresses
 
     def local_address(self) -> str:
-        """By which workers on other hosts reach those on this one."""
+        """Return the address by which workers on other hosts reach those on this one."""
         hand = next((hand for hand in self._hands.values() if hand.address), None)
         return LOOPBACK if hand is None else reachability.toward(hand.address)
 
     async def _check_ways(self, new: RemoteHand) -> None:
-        """EngineError, with both addresses, unless the new host and each other one reach each other."""
+        """Raise EngineError, with both addresses, unless the new host and each other one reach each other."""
         others: list[ways.Place] = [ways.ThisHost(new.address)]
         others += [hand for hand in self._hands.values() if hand is not new and hand in self._checked and not hand.lost]
         if found := await ways.cuts((other, new) for other in others):
             raise EngineError(f"host {new.name}: {found[0]}: {ways.ADVICE}")
 
     async def leave_out_cut(self, names: Iterable[str]) -> None:
-        """Leave out those of these hosts that don't reach the others any more, if it is so twice in a row."""
+        """Leave out those of these hosts that don't reach the others any more, if two checks in a row say so."""
         names = tuple(dict.fromkeys(names))
         out: dict[str, ways.Cut] = {}
         for _ in range(2):
@@ -251,7 +251,7 @@ class Hosts:
 
 
 class _Opened:
-    """Opens a slot's host before its first worker starts."""
+    """Connects to a slot's host before its first worker starts."""
 
     def __init__(self, hosts: Hosts, slot: SlotId) -> None:
         self._hosts, self._slot = hosts, slot

@@ -1,4 +1,4 @@
-"""The keys and values by which a group's members find each other: opaque bytes, of limited size and number."""
+"""Stores the keys and values by which a group's members find each other: opaque bytes, of limited size and number."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 MAX_KEYS = 20_000
 MAX_TOTAL = 64 * 1024 * 1024
-"""Bytes of all values together."""
+"""Maximum bytes of all values together."""
 
 
 class KeyValues(dict[str, bytes]):
@@ -27,7 +27,7 @@ class KeyValues(dict[str, bytes]):
         return True
 
     async def wait(self, key: str, wait_s: float) -> bytes | None:
-        """The key's value as soon as it is set; None when it was not in time."""
+        """Return the key's value as soon as it is set; None if that takes longer than `wait_s`."""
         try:
             async with asyncio.timeout(wait_s):
                 while key not in self:

@@ -1,7 +1,7 @@
 """Engine `process`: independent workers, no process group. Each runs the cell once, as its own rank, waiting for none.
 
-A rescale to fewer ends workers, one to more starts them; the attempt is through when all that are left are. For cells
-without collectives, and for machines without Horovod.
+A rescale to fewer slots ends workers, one to more starts them; the attempt ends when all remaining workers have ended.
+For cells without collectives, and for machines without Horovod.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Process(WorkersEngine):
 
     @classmethod
     def claim(cls, cell: Cell) -> Claim | None:
-        """Any cell, where no other engine fits better."""
+        """Claim any cell, if no other engine fits better."""
         del cell
         return Claim(Fit.ANY, "the cell forms no group")
 

@@ -1,4 +1,4 @@
-"""Where a member of a group finds the group's store and is found by the others, as the driver tells each member."""
+"""The addresses of a group's store and of one member, as the driver sends them to that member."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from jupyter_elastic.protocol.worker import LOOPBACK
 
 
 class Rendezvous(Struct, frozen=True):
-    """Comes within `protocol.worker.Go`; an engine can add to it."""
+    """The rendezvous within `protocol.worker.Go`; an engine can add to it."""
 
     store: int | str
-    """On the member's own host: a port of the loopback interface, or the path of a UNIX socket."""
+    """The store on the member's own host: a port of the loopback interface, or the path of a UNIX socket."""
     address: str = LOOPBACK
-    """By which the other members reach this one."""
+    """Address by which the other members reach this one."""

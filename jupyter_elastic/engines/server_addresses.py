@@ -1,4 +1,4 @@
-"""Where servers of a cell that forms its group itself listen: rank 0's store of torch, of TensorFlow one each.
+"""Reserves addresses for servers of a cell that forms its group itself: torch's store of rank 0, TensorFlow's servers.
 
 The ports are held on the workers' own hosts, so that nobody else is given them before a worker listens.
 """
@@ -19,26 +19,26 @@ from jupyter_elastic.worker import environment
 
 
 class ServerAddresses(Struct):
-    """Of the workers that are started together."""
+    """The server addresses of the workers that are started together."""
 
     hosts: dict[str, str]
-    """Each host's address; the loopback's while all workers are on one."""
+    """Address of each host; the loopback's while all workers are on one host."""
     servers: tuple[tuple[str, int], ...]
     """Address and port by rank, of rank 0 at least."""
     held: list[socket.socket]
-    """What holds the ports of this host."""
+    """Sockets that hold the ports of this host."""
 
     def close(self) -> None:
-        """Let go of this host's ports."""
+        """Release this host's ports."""
         while self.held:
             self.held.pop().close()
 
 
 async def reserve(hosts: Hosts, slots: Sequence[SlotId], *, each: bool) -> ServerAddresses:
-    """Hold a port for rank 0's server, or (`each`) one for every rank's; `slots` are in the order of the ranks.
+    """Reserve a port for rank 0's server, or (`each`) for every rank's; `slots` are in the order of the ranks.
 
-    Without slots it is on this host. One where that fails is left out, and the workers with it, so that its address
-    does not matter any more.
+    Without slots the port is on this host. A host that fails is left out with its workers, so that its address does not
+    matter any more.
     """
     if not slots:
         held = environment.reserve()

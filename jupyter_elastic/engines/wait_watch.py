@@ -1,4 +1,4 @@
-"""Watches who waits for whom: asks silent workers now and then where they are, and judges their answers together."""
+"""Finds ranks that wait for others: polls silent workers for their stacks, and judges these together."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from jupyter_elastic.worker import stacks
 LOCKED = "(something there does not let go of Python's lock)"
 STOPPED = "(process {pid} is stopped by a signal; `kill -CONT {pid}` lets it go on)"
 END_STOPPED = 2
-"""Times the patience: so long a worker may be stopped by a signal while others wait for it."""
+"""Multiple of the patience for which a worker may be stopped by a signal while others wait for it."""
 
 log = logging.getLogger(__name__)
 
 
 class WaitWatch:
-    """Asks `members` for their stacks while the job sends nothing else for `patience_s`; 0: never.
+    """Requests the stacks of `members` while the job sends nothing else for `patience_s`; 0: never.
 
-    `ask` requests one member's stack. `labels`: names of other cells' lines -> how people call them.
+    `ask` requests one member's stack. `labels`: names of other cells' lines -> displayed names.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class WaitWatch:
         self.waits = ""
         """A sentence that says which ranks wait for which; empty while none does."""
         self.waited = ""
-        """That sentence when the attempt was told to end."""
+        """That sentence at the time when the attempt was told to end."""
         self.looks = 0
-        """How often the workers were asked."""
+        """Number of polls so far."""
         self._patience_s = patience_s
         self.labels = labels or {}
         self._ask = ask
@@ -48,11 +48,11 @@ class WaitWatch:
         self._active_at = self._looked_at = now()
 
     def activity(self) -> None:
-        """A worker has sent something: the job goes on."""
+        """Record that a worker has sent something: the job goes on."""
         self._active_at, self.waits = self._now(), ""
 
     def tick(self, members: Sequence[Member], ended: Sequence[int]) -> None:
-        """Ask where the members are, if it is time. `ended`: ranks whose cell is through."""
+        """Request the members' stacks, if it is time. `ended`: ranks whose cell has ended."""
         now, every_s = self._now(), self._patience_s / LOOKS
         if not every_s or min(now - self._active_at, now - self._looked_at) < every_s:
             return
@@ -68,20 +68,20 @@ class WaitWatch:
             self._ask(member)
 
     def answered(self, member: Member, report: StackReport, members: Iterable[Member], ended: Sequence[int]) -> None:
-        """Take a member's stack; with the last one that is missing, judge."""
+        """Take a member's stack; judge when no other is missing."""
         member.stack, member.unanswered = msgspec.structs.replace(report, rank=member.rank), 0
         if not any(other.unanswered for other in members):
             self._judge(members, ended)
 
     def useless(self, members: Iterable[Member]) -> list[Member]:
-        """Who has been stopped by a signal for so long, while others waited, that the others are to go on without."""
+        """Return workers that a signal has stopped for so long, while others waited, that the others leave them."""
         if not self.waits:
             return []
         before = self._now() - END_STOPPED * self._patience_s
         return [member for member in members if member.stopped_since is not None and member.stopped_since <= before]
 
     def _judge(self, members: Iterable[Member], ended: Sequence[int]) -> None:
-        """Say who waits; one that did not answer twice can't: its main thread does not let go of Python's lock."""
+        """Judge who waits; a worker that missed two requests can't answer: its main thread holds Python's lock."""
         reports = []
         for member in members:
             stopped = member.process is not None and member.process.stopped()
@@ -97,7 +97,7 @@ class WaitWatch:
             log.warning("%s%s", self.waits, found)
 
     def _look_from_outside(self, member: Member, last: StackReport) -> StackReport:
-        """Where a worker is that can't answer, by the stack that it was made to write; else where it last was."""
+        """Return the stack of a worker that can't answer: the one that it was made to write, else its last answer."""
         pid, _ = (member.process and member.process.known) or (0, 0.0)
         if pid and member.stopped_since is not None:
             return msgspec.structs.replace(last, held=False, where=f"{last.where} {STOPPED.format(pid=pid)}")

@@ -20,10 +20,10 @@ from jupyter_elastic.types import SlotId
 from jupyter_elastic.types.errors import ElasticError, ProtocolError
 
 LAST_MESSAGES_S = 1.0
-"""How long a dead worker's stream is read for what it sent before."""
+"""Seconds for which a dead worker's stream is still read."""
 
 Ladder: TypeAlias = tuple[tuple[signal.Signals, float], ...]
-"""How workers are ended: which signal, and for how many seconds it is waited then."""
+"""A kill sequence: signals, each with the seconds to wait after it."""
 
 
 @dataclass
@@ -34,68 +34,68 @@ class Member:
     slot: SlotId
     rank: int
     local_rank: int = 0
-    """Its number on this host, for its whole life; no other that lives has it."""
+    """The worker's number on its host, for its whole life; no other living worker there has it."""
     seat: int = 0
-    """Of a session's worker: the number under which its folder knows it."""
+    """Member id of a session's worker: the number under which the session's folder knows it."""
     late: bool = False
-    """It came to a session whose other workers had variables."""
+    """True if the worker joined a session whose other workers had variables."""
     process: WorkerProcess | None = None
     writer: asyncio.StreamWriter | None = None
     running: bool = False
-    """Its cell runs."""
+    """True when the worker's cell runs."""
     done: bool = False
     doomed: bool = False
-    """It is to be ended as soon as it is there."""
+    """True if the worker is to be ended as soon as it has started."""
     doomed_by: signal.Signals = signal.SIGKILL
-    """By this signal."""
+    """The signal that ends a terminating worker."""
     waiting_since: float = 0.0
-    """When it last came to a rendezvous."""
+    """Time at which the worker last came to a rendezvous."""
     was_member: bool = False
-    """It has been in a group."""
+    """True if the worker has been in a group."""
     newcomer: bool = False
-    """What it prints is kept apart until it has joined."""
+    """True if the worker's output is kept separate until it has joined."""
     stack: StackReport | None = None
-    """Where it was when it was last asked."""
+    """The worker's stack at the last request."""
     unanswered: int = 0
-    """Times that it was asked since it last answered."""
+    """Number of requests for a stack since the last answer."""
     stack_file: int = -1
-    """Its file descriptor into which `stacks.DUMP` has its stack written."""
+    """The worker's file descriptor into which `stacks.DUMP` has its stack written."""
     stopped_since: float | None = None
-    """Since when it was seen stopped by a signal, by the clock of who looked; None while it was not."""
+    """Time since which the worker was seen stopped by a signal, by the observer's clock; None while it was not."""
     failed: str = ""
-    """Of what its cell has failed, and the others went on without it; empty: it has not."""
+    """Failure of the worker's cell, after which the others went on; empty: none."""
     killed_because: str = ""
-    """Why the driver has killed it, as a cause of death; empty: it has not."""
+    """Reason why the driver has killed the worker, as a cause of death; empty: it has not."""
 
 
 class Owner(Protocol):
-    """Learns what happens to workers."""
+    """Receives the events of workers."""
 
     def start_failed(self, member: Member, problem: ElasticError) -> None:
-        """No process could be started; the member is gone."""
+        """Handle a process that could not be started; the member is gone."""
         ...
 
     def received(self, member: Member, message: FromWorker) -> None:
-        """A worker has sent a message."""
+        """Handle a worker's message."""
         ...
 
     def parked(self, member: Member, pinned: str) -> None:
-        """A worker's part in the cell is over, and it stays for its session: its stream ends now.
+        """Handle a worker whose part in the cell is over, and which stays for its session: its stream ends now.
 
-        `pinned`: why its slot is to be kept, as in `Parked`.
+        `pinned`: why its slot is to be retained, as in `Parked`.
         """
         ...
 
     def unreadable(self, member: Member, problem: ProtocolError) -> None:
-        """A worker has sent what can't be read, and is killed."""
+        """Handle a worker that has sent an invalid message, and is killed."""
         ...
 
     def left(self, member: Member, code: int | None) -> None:
-        """A worker's process is gone; its exit code, None when nobody knows it."""
+        """Handle a worker whose process is gone; `code` is None if unknown."""
         ...
 
     def cleared(self) -> None:
-        """Nothing lives any more of what a dead worker had started."""
+        """Handle the end of all that a dead worker had started."""
         ...
 
 
@@ -110,7 +110,7 @@ class WorkerProcesses:
 
     @property
     def busy(self) -> bool:
-        """Whether a worker lives, or something that one has started."""
+        """True while a worker lives, or something that one has started."""
         return bool(self.members or self._clearing)
 
     def pids(self) -> list[processes.ProcessId]:
@@ -119,7 +119,7 @@ class WorkerProcesses:
         return [known for known in found if known is not None]
 
     def start(self, member: Member, hand: Hand, order: Callable[[], Awaitable[Start]]) -> None:
-        """Start the member's process and see to it until it is gone. `order` is asked once all members are known."""
+        """Start the member's process and run it to its end. `order` is called once all members are known."""
         self.members[member.name] = member
         self._spawn_task(self._run(member, hand, order))
 
@@ -136,7 +136,7 @@ class WorkerProcesses:
             self._signal(member, signal.SIGKILL)
 
     async def all_gone(self, within_s: float, members: Iterable[Member] | None = None) -> None:
-        """Wait until these workers, or all that there are now, have ended or are parked, so long at most."""
+        """Wait, for `within_s` at most, until these workers, or all present ones, have ended or are suspended."""
         asked = self.members.values() if members is None else members
         started = [member.process for member in asked if member.process is not None]
         with contextlib.suppress(TimeoutError):
@@ -145,7 +145,7 @@ class WorkerProcesses:
                     group.create_task(process.gone())
 
     async def end(self, ladder: Ladder, members: Sequence[Member] | None = None) -> None:
-        """End these workers, or all that there are now."""
+        """End these workers, or all present ones."""
         left = list(self.members.values() if members is None else members)
         for number, wait_s in ladder:
             left = [member for member in left if self.members.get(member.name) is member]
@@ -189,7 +189,7 @@ class WorkerProcesses:
         self._owner.left(member, code)
 
     async def _listen(self, member: Member, reader: asyncio.StreamReader) -> None:
-        """Take a worker's messages. One that sends what can't be read is killed: nothing after it could be trusted."""
+        """Take a worker's messages. A worker that sends an invalid one is killed: nothing after it could be trusted."""
         try:
             while (message := await FROM_WORKER.read(reader)) is not None:
                 if isinstance(message, Parked):

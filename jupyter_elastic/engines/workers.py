@@ -1,8 +1,8 @@
-"""What engines of worker processes share: they start and end workers as `membership` decides, and report what happens.
+"""The common base of engines of worker processes: starts and ends workers as `membership` decides, and reports events.
 
-`worker_processes` has the processes and their streams, `failures` finds the cause of a failure, `wait_watch` says which
-rank waits for which, `commit_flusher` brings commits to disk. Which groups there are and what they need is the business
-of the engine that derives from this.
+`worker_processes` has the processes and their streams, `failures` finds the cause of a failure, `wait_watch` tells
+which rank waits for which, `commit_flusher` brings commits to disk. The derived engine decides which groups there are
+and what they need.
 """
 
 from __future__ import annotations
@@ -61,25 +61,25 @@ Outcome = Literal["completed", "failed", "cancelled", "preempted", "lost"]
 
 TICK_S = 0.1
 END_GRACE_S = 10.0
-"""How long a worker has to end after its cell is through."""
+"""Seconds in which a worker has to end after its cell has ended."""
 PARK_S = 130.0
-"""The same for a session's worker whose memory has to leave its device before."""
+"""`END_GRACE_S` for a session's worker that must first copy its GPU memory to the host."""
 COLLECT_S = 0.15
-"""How long after the first failure the others are listened to, so that the cause is named and not its echo."""
+"""Seconds after the first failure in which others are collected, so that the cause is named and not a consequence."""
 CAUSE_S = 1.0
-"""How long the cause of a broken group is waited for, such as a death of which the news is still to come."""
+"""Seconds to wait for the cause of a broken group, such as a death of which the news is still to come."""
 TAKEN_S = 5.0
-"""How long after a host failed the daemon may take to take its slots from a job that has not begun."""
+"""Seconds in which the daemon may take a failed host's slots from a job that has not begun."""
 CANCEL: Ladder = ((signal.SIGINT, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 0.0))
 INTERRUPT: Ladder = ((signal.SIGINT, 5.0), (signal.SIGTERM, 1.0), (signal.SIGKILL, 0.0))
-"""For the workers of a session, which are to live on with their variables."""
+"""The kill sequence for the workers of a session, which are to live on with their variables."""
 JOINS_S = 10.0
-"""So long may the members of a session's group take to form it, before an interrupt stops them there."""
+"""Seconds that the members of a session's group may take to form it, before an interrupt stops them there."""
 LEAVES_S = 1.0
-"""So long the members of a session's group may take to leave it together, before it is broken."""
+"""Seconds that the members of a session's group may take to leave it together, before it is broken."""
 FAIL: Ladder = ((signal.SIGTERM, 0.5), (signal.SIGKILL, 0.0))
 RAISED: Ladder = ((signal.SIGTERM, 7.0), (signal.SIGKILL, 0.0))
-"""The same where a cell has failed, whose worker may take `worker.leaving.LIMIT_S` for its end; others end at once."""
+"""`FAIL` after a failed cell, whose worker may take `worker.leaving.LIMIT_S` for its end; others end at once."""
 KILL: Ladder = ((signal.SIGKILL, 0.0),)
 CAME_TO_ITS_END = Failure(message="its cell came to its end")
 
@@ -92,32 +92,32 @@ class WorkersEngine:
     name: ClassVar[str] = ""
     worker: ClassVar[str] = ""
     library: ClassVar[tuple[str, ...]] = ()
-    """The library whose use in a cell says that it forms groups by itself, and what people call it."""
+    """The library whose use in a cell means that the cell forms groups by itself, and the library's displayed name."""
     spans_hosts: ClassVar[bool] = True
-    """Whether its workers find each other on different hosts; else all are on the driver's."""
+    """True if the workers find each other on different hosts; else all are on the driver's host."""
     forms_groups: ClassVar[bool] = False
-    """Whether its workers form groups."""
+    """True if the workers form groups."""
     torchrun: ClassVar[bool] = True
-    """Whether its workers are started together, and may form a group by themselves as torchrun's do."""
+    """True if the workers are started together, and may form a group by themselves as torchrun's do."""
     frameworks: ClassVar[tuple[str, ...]] = ()
-    """What its workers import, whatever the cell names."""
+    """Frameworks that the workers import for any cell."""
     starts_anew: ClassVar[bool] = False
-    """Whether every change and every death ends all workers and starts them anew, as `--resumable` has it."""
+    """True if every change and every death ends all workers and starts them anew, as with `--resumable`."""
     resumable: ClassVar[bool] = True
-    """Whether it can end all workers at a change and start them anew (`--resumable`)."""
+    """True if the engine can end all workers at a change and start them anew (`--resumable`)."""
     sessions: ClassVar[bool] = False
-    """Whether its workers can stay for a session; its worker half is a `worker.plugin.StayingPlugin` then."""
+    """True if the workers can stay for a session; the engine's worker half is a `worker.plugin.StayingPlugin` then."""
     grace_s: ClassVar[float] = 10.0
-    """How long the workers have to save and leave when the job is preempted."""
+    """Seconds that the workers have to save and leave when the job is preempted."""
 
     @classmethod
     def missing(cls) -> str:
-        """Why this engine can't run with this interpreter; empty: nothing is missing."""
+        """Return why this engine can't run with this interpreter; empty: nothing is missing."""
         return ""
 
     @classmethod
     def claim(cls, cell: cell_text.Cell) -> cell_text.Claim | None:
-        """How well this engine fits the cell, and why; None: it is taken only when it is named."""
+        """Return how well this engine fits the cell, and why; None: the engine is taken only when it is named."""
         del cell
         return None
 
@@ -135,42 +135,42 @@ class WorkersEngine:
         self._launcher: WorkerLauncher
         self.hosts: Hosts
         self._servers: asyncio.Task[ServerAddresses] | None = None
-        """Where the servers of a group that the cell forms listen, of the workers that were started last."""
+        """Addresses of the servers of a group that the cell forms itself, for the workers that were started last."""
         self._served: tuple[SlotId, ...] = ()
         """The slots of these workers."""
         self._cell = cell_text.Cell()
         self._kept_for: processes.ProcessId | None = None
-        """The kernel, while which lives its workers' parents are kept."""
+        """The kernel; the workers' warm parents are kept while it lives."""
         self._session: CellOfSession | None = None
-        """Of a cell whose workers stay when it is over."""
+        """The session of a cell whose workers stay when the cell is over."""
         self._devices: dict[SlotId, str] = {}
         self._environment: dict[str, str] = {}
         self._oom_kills: float = math.inf
-        """Before this attempt."""
+        """Out-of-memory kills on this machine before this attempt."""
         self._ticker: asyncio.Task[None] | None = None
         self._releasing: set[asyncio.Task[Any]] = set()
         self._reaching = False
-        """No worker is started yet, for the hosts are still reached."""
+        """True while hosts are being connected and no worker is started yet."""
         self._without_hosts = ""
-        """Why the attempt ends: too few hosts are left."""
+        """Reason to end the attempt because too few hosts are left."""
         self._stopping = ""
-        """How the attempt is to end; empty while it goes on."""
+        """`how` of the stop that ends the attempt; empty while it goes on."""
         self._through: dict[str, int] = {}
-        """Workers whose cell came to its end, and their ranks."""
+        """Ranks of the workers whose cell has ended, by the workers' names."""
         self._over = False
-        """No worker lives; what is left is to say so."""
+        """True when no worker lives; only the report of the end is left to do."""
         self._ended = False
         self._last: RunningReported | None = None
         """The last report that the members train."""
         self._step: int | None = None
-        """The last one that was reported."""
+        """The last reported step."""
         self._deaths = 0
         self._vacant: dict[SlotId, tuple[float, int, int]] = {}
-        """Slots whose worker died: when, its rank, the number of that death."""
+        """Slots whose worker died: time of the death, rank, the number of that death."""
         self._restarting_since: float | None = None
-        """When the workers of a resumable cell were last told to end; None when all that are wanted run."""
+        """Time at which the workers of a resumable cell were last told to end; None when all wanted workers run."""
         self._last_left: tuple[Member, int | None] | None = None
-        """The worker that left last without being asked, and its exit code."""
+        """The last worker that left unasked, and its exit code."""
 
     # --- the engine's page
 
@@ -212,9 +212,9 @@ class WorkersEngine:
         )
 
     async def _begin_on_hosts(self, generation: int, slots: tuple[SlotId, ...]) -> None:
-        """Start the workers once the hosts are reached: nothing runs before it is known that there are enough.
+        """Start the workers once the hosts are connected: nothing runs before it is known that there are enough hosts.
 
-        Where there are not, the daemon learns it too, and takes the slots; no loss counts then.
+        If there are not enough, the daemon learns it too, and takes the slots; no loss counts then.
         """
         await self.hosts.open_all(slots)
         until = time.monotonic() + TAKEN_S
@@ -263,15 +263,15 @@ class WorkersEngine:
         return self.workers.pids()
 
     def use_elsewhere(self) -> UseElsewhere:
-        """What the workers on other hosts use."""
+        """Return the resource use of the workers on other hosts."""
         return self.hosts.use() if hasattr(self, "hosts") else UseElsewhere()
 
     def kept(self) -> frozenset[processes.ProcessId]:
-        """Workers of a session, which stay when the attempt is over."""
+        """Return the workers of a session, which stay when the attempt is over."""
         return frozenset() if self._session is None else frozenset(self._session.kept)
 
     def waits(self) -> str:
-        """A sentence that says which ranks wait for which; empty while none does."""
+        """Return a sentence that says which ranks wait for which; empty while none does."""
         return self.watch.waits
 
     def _leave(self) -> None:
@@ -299,7 +299,7 @@ class WorkersEngine:
         self.workers.kill(name)
 
     def _rank_of(self, fork: membership.Fork) -> int:
-        """The number that a new worker starts with."""
+        """Return the rank that a new worker starts with."""
         return fork.rank
 
     # --- actions
@@ -331,7 +331,7 @@ class WorkersEngine:
         self.workers.send(name, message)
 
     def _restart(self, names: tuple[str, ...], *, planned: bool) -> None:
-        """End the workers, with time to save if nobody has died; what failed because of a death is no failure."""
+        """End the workers, with time to save if none has died; forget failures that a death has caused."""
         self._restarting_since = self._restarting_since or time.time()
         self._failures = Failures()
         members = [self.members[name] for name in names]
@@ -344,7 +344,7 @@ class WorkersEngine:
         await self.workers.end(ladder, members)
 
     def _begin_again(self) -> None:
-        """Nothing of the workers before a restart is left: another port, no results."""
+        """Remove what the workers before a restart have left: the port, and results."""
         self._forget_servers()
         shutil.rmtree(self.context.folder / "results", ignore_errors=True)
 
@@ -362,11 +362,11 @@ class WorkersEngine:
         self.workers.start(member, hand, lambda: self._order(member, fork.size))
 
     def _on_host(self, slot: SlotId) -> list[Member]:
-        """The members on the slot's host."""
+        """Return the members on the slot's host."""
         return [member for member in self.members.values() if host_of(member.slot) == host_of(slot)]
 
     def _place(self, slot: SlotId, slots: Iterable[SlotId]) -> messages.HostPlace:
-        """Where the slot's host stands among those of these slots, which are in the order of their ranks."""
+        """Return the rank of the slot's host among the hosts of `slots`, which are in the order of their ranks."""
         if not self.hosts.others:
             return messages.ONE_HOST
         hosts = [host_of(other) for other in slots]
@@ -421,7 +421,7 @@ class WorkersEngine:
         return {"TF_CONFIG": environment.tf_config(member.rank, servers.servers)}
 
     async def _reserve_servers(self) -> ServerAddresses:
-        """Where the servers are of the workers that are started now; where they were, of a group that regroups."""
+        """Return the server addresses of the workers being started; a group that regroups keeps its addresses."""
         slots = self.machine.wanted if self.torchrun else ()
         if self._servers is None or not (self._cell.elastic or slots == self._served):
             self._forget_servers()
@@ -430,7 +430,7 @@ class WorkersEngine:
         return await asyncio.shield(self._servers)
 
     def _forget_servers(self) -> None:
-        """Let go of this host's ports."""
+        """Release this host's ports."""
         if self._servers is not None:
             self._servers.add_done_callback(_close)
             self._servers = None
@@ -443,7 +443,7 @@ class WorkersEngine:
     # --- what workers do (`worker_processes.Owner`)
 
     def start_failed(self, member: Member, problem: ElasticError) -> None:
-        """Fail: there will be no such worker. Of another host: leave that out, the others may do."""
+        """Fail, as this worker can't be started; if it is on another host, leave out that host: others may suffice."""
         if self.hosts.remote(member.slot) is not None:
             self.hosts.unusable(host_of(member.slot), str(problem))
             self._do(self.machine.gone(member.name))
@@ -457,7 +457,7 @@ class WorkersEngine:
     # --- what hosts do (`hosts.HostsOwner`)
 
     def host_lost(self, name: str, why: str) -> None:
-        """Go on without it, where the job can."""
+        """Go on without a lost host, if the job can."""
         slots = [slot for slot in self.machine.commanded if host_of(slot) == name]
         for member in self.members.values():
             if host_of(member.slot) == name:
@@ -468,7 +468,7 @@ class WorkersEngine:
             self._spawn_task(self.stop("preempt"))
 
     def host_back(self, name: str) -> None:
-        """Start workers there again, or as soon as its slots are this job's again."""
+        """Start workers on the host again, now or as soon as its slots are this job's again."""
         back = [slot for slot in self.machine.lost_slots if host_of(slot) == name]
         apart = self._apart(self.machine.commanded)
         self._do(self.machine.back(slot for slot in back if slot not in apart))
@@ -535,12 +535,12 @@ class WorkersEngine:
                 self._received(member, message)
 
     def parked(self, member: Member, pinned: str) -> None:
-        """Take note that a worker is through with this cell, and stays."""
+        """Record that a worker is through with this cell, and stays for its session."""
         if self._session is not None and not member.failed:
             self._session.parked(member.process, Stays(member.rank, member.seat, member.slot, pinned))
 
     def left(self, member: Member, code: int | None) -> None:
-        """Take note that a worker's process is gone, or through with the cell and kept."""
+        """Record that a worker's process is gone, or through with the cell and kept."""
         if self._session is not None and not self._goes_on_without(member):
             self._session.lose(self._death(member, code)[1].message + f", in the cell of job {self.context.job}")
         log.info("worker %s (rank %d, slot %s) left with %s", member.name, member.rank, member.slot, code)
@@ -556,7 +556,7 @@ class WorkersEngine:
             self._died(member, code)
 
     def _spares(self, member: Member, failure: Failure) -> bool:
-        """Whether the others go on without a worker that fails: it is sent away already, or took no step with them."""
+        """Return True if the others go on without a failed worker: it was sent away, or took no step with them."""
         if self.machine.removed(member.name) and not member.was_member:
             return True
         if actions := self.machine.failed(member.name):
@@ -565,7 +565,7 @@ class WorkersEngine:
         return bool(actions)
 
     def _drop(self, name: str, slots: tuple[SlotId, ...]) -> None:
-        """End a newcomer without which the others go on, and say why."""
+        """End a joining worker without which the others go on, and report why."""
         left, code = self._last_left or (Member(name, "", 0), None)
         member = self.members.get(name, left)
         if not member.failed:
@@ -576,18 +576,18 @@ class WorkersEngine:
         (self.context.folder / "results" / f"rank.{member.rank}.pickle").unlink(missing_ok=True)
 
     def _goes_on_without(self, member: Member) -> bool:
-        """Whether the session does: the worker stays, was asked to leave, never came in, or another takes its place."""
+        """Return True if the session goes on: the worker stays, was asked to leave, never joined, or is replaced."""
         stays = is_parked(member)
         outside = member.newcomer and not member.was_member
         replaced = self.machine.replaces and not (self._stopping or self.machine.ended or self.machine.finishing)
         return stays or outside or replaced or self.machine.removed(member.name)
 
     def cleared(self) -> None:
-        """Go on where it was waited for what a dead worker had started."""
+        """Go on if the end waited for processes that a dead worker had started."""
         self._maybe_over()
 
     def _let_end(self, member: Member) -> None:
-        """Its part in the cell is over, and it has so long to end, or to be parked."""
+        """Give a worker whose part in the cell is over some seconds to end, or to be suspended."""
         process, parks = member.process, bool(self._session is not None and self._devices.get(member.slot))
         if isinstance(process, SessionWorker):
             process.parking = parks
@@ -604,7 +604,7 @@ class WorkersEngine:
     # --- deaths and failures
 
     def _died(self, member: Member, code: int | None, empty: tuple[SlotId, ...] = ()) -> None:
-        """Report a death after which the attempt goes on; slots that stay `empty`, if it was a newcomer's."""
+        """Report a death after which the attempt goes on; a joining worker's death may leave slots `empty`."""
         self._deaths += 1
         self._vacant[member.slot] = (time.monotonic(), member.rank, self._deaths)
         cause = member.failed or self._cause(member, code)
@@ -625,7 +625,7 @@ class WorkersEngine:
         return member.killed_because or deaths.cause(code, oom=deaths.oom_kills() > self._oom_kills)
 
     def replaced(self, slots: Iterable[SlotId]) -> None:
-        """On these slots are workers that take part: report those whose predecessors died."""
+        """Report the replacement of dead workers on these slots, where workers take part now."""
         for slot in slots:
             if slot in self._vacant:
                 since, rank, count = self._vacant.pop(slot)
@@ -651,7 +651,7 @@ class WorkersEngine:
         self._fail(weight, death)
 
     def _another_died(self, member: Member) -> bool:
-        """Whether another worker's process has ended, or was killed before: what comes after that explains nothing."""
+        """Return True if another worker's process has ended, or was killed before: later failures explain nothing."""
         others = [m for m in self.members.values() if m is not member and not (m.done or m.doomed)]
         known = [m.process.known for m in others if m.process is not None and m.process.known is not None]
         return self._failures.killed or any(map(processes.ending, known))
@@ -666,7 +666,7 @@ class WorkersEngine:
         return weight, Failure(rank=member.rank, type=DIED, message=text, traceback=traceback)
 
     def _fail(self, weight: Weight, failed: Failure) -> None:
-        """Note a failure; a moment later the attempt ends with the one that is nearest to the cause."""
+        """Record a failure; a moment later the attempt ends with the one that is nearest to the cause."""
         if not self._failures:
             self._spawn_task(self._end_failed())
         self._failures.add(weight, failed)
@@ -764,7 +764,7 @@ class WorkersEngine:
         self.report(self._last)
 
     def _elastic(self) -> bool | None:
-        """Whether its size can change: known when it has come to its elastic loop, hinted at by its text before."""
+        """Return True if the job's size can change: known at the cell's elastic loop, guessed from its text before."""
         if self.machine.resumable:
             return True
         if self.machine.kept:
@@ -774,12 +774,12 @@ class WorkersEngine:
         return None if self.forms_groups and self._cell.elastic else False
 
     def _maybe_elastic(self) -> None:
-        """The cell came to its loop after it was reported running: from now on its size may change."""
+        """Report a cell that came to its loop after it was reported running: from now on its size may change."""
         if self._last is not None and self._last.elastic is not True and self._elastic() and not self._stopping:
             self.running(self._last.generation, self._last.slots, self._last.pause_s)
 
     def _maybe_running(self) -> None:
-        """Without a group a command is fulfilled when every wanted worker runs its cell."""
+        """Report a fulfilled command of a job without groups: every wanted worker runs its cell."""
         wanted, generation = self.machine.wanted, self.machine.generation
         groups = self.forms_groups and (self._cell.forms_groups or self.machine.regroups)
         known = self._last is not None and self._last.generation >= generation and self._restarting_since is None
@@ -792,7 +792,7 @@ class WorkersEngine:
             self.running(generation, wanted, pause_s)
 
     def _is_running(self) -> None:
-        """A worker got somewhere: the attempt runs, whether or not there was a group."""
+        """Report, as a worker made progress, that the attempt runs, whether or not there was a group."""
         if self._last is None:
             self.running(self.machine.generation, self.machine.wanted)
 
@@ -828,7 +828,7 @@ class WorkersEngine:
             await asyncio.sleep(TICK_S)
 
     def _end_stopped(self) -> None:
-        """Kill who is stopped by a signal and waited for, where the others go on without it."""
+        """Kill workers that are stopped by a signal and awaited, if the others go on without them."""
         if not (self.machine.resumable or (self.forms_groups and self.machine.regroups)):
             return
         for member in self.watch.useless(self._computing()):
@@ -838,11 +838,11 @@ class WorkersEngine:
                 member.process.send(signal.SIGKILL)
 
     def _computing(self) -> list[Member]:
-        """Members whose cell runs and is to go on."""
+        """Return the members whose cell runs and is to go on."""
         return [m for m in self.members.values() if m.running and not (m.done or m.doomed)]
 
     def _apart(self, slots: tuple[SlotId, ...]) -> tuple[SlotId, ...]:
-        """Slots on other hosts than the first one, or than this, where the workers would not find each other there."""
+        """Return the slots on other hosts than the first (or than this one) if workers could not connect there."""
         if not self.spans_hosts:
             return tuple(slot for slot in slots if self.hosts.remote(slot) is not None)
         if not self._cell.one_host:
@@ -850,7 +850,7 @@ class WorkersEngine:
         return tuple(slot for slot in slots if host_of(slot) != host_of(slots[0]) and self.hosts.others)
 
     def _open_session(self, payload: Payload, slots: tuple[SlotId, ...]) -> str:
-        """Find or make the session of the cell; what is wrong, empty when nothing is."""
+        """Find or make the session of the cell; return the error, empty if there is none."""
         assert payload.session is not None
         if self.context.shared and any(self._devices.get(slot) for slot in slots):
             return "sessions are not for the GPUs of a shared pool so far: run the cell without --session"
@@ -901,12 +901,12 @@ def _close(done: asyncio.Task[ServerAddresses]) -> None:
 
 
 def is_parked(member: Member) -> bool:
-    """Whether it lives on as a worker of its session, and has left this cell alone."""
+    """Return True if the worker lives on as a worker of its session, and has left this cell alone."""
     return isinstance(member.process, SessionWorker) and member.process.parked
 
 
 def _in_short(failure: Failure) -> str:
-    """A failure as a line, such as `ValueError: 7, line 4 of the cell`, whose lines begin its traceback."""
+    """Return a failure as a line, such as `ValueError: 7, line 4 of the cell`, whose lines begin its traceback."""
     text = ": ".join(filter(None, (failure.type, " ".join(failure.message.split())[:LINE])))
     frames = re.findall(r'File "(.*?)", line (\d+)', failure.traceback.rpartition("Traceback (")[2])
     return text + "".join([f", line {line} of the cell" for file, line in frames if file == frames[0][0]][-1:])

@@ -1,1 +1,1 @@
-"""Engine `functions`: workers that call functions, as many as there is work for. What `elastic.submit` starts."""
+"""Engine `functions`: workers that call functions, as many as there is work for. Started by `elastic.submit`."""

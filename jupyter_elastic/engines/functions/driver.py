@@ -1,6 +1,6 @@
-"""The driver's half: hands calls to workers, repeats those of a worker that died, asks for as many slots as they need.
+"""The driver's half: hands calls to workers, repeats those of a dead worker, requests as many slots as calls need.
 
-When there has been nothing to do for a while it takes no more calls, and the job ends: what comes later is another job.
+After some idle time it takes no more calls, and the job ends: later calls are another job.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from jupyter_elastic.types.errors import ElasticError, ProtocolError
 from jupyter_elastic.worker import environment
 
 IDLE_S = 2.0
-"""How long workers wait for more to do before the job ends."""
+"""Seconds that workers wait for more calls before the job ends."""
 LOOK_S, LOOK_BUSY_S = 0.005, 0.05
-"""How often new calls are looked for: while a worker waits for some, and while none does."""
+"""Seconds between two polls for new calls: while a worker waits for some, and while none does."""
 SHARE_S = 0.1
-"""After so long with a chunk a worker gives back what it has not begun, when others have nothing to do."""
+"""Seconds with a chunk after which a worker gives back calls that it has not begun, if others have nothing to do."""
 SIZE_S = 0.5
-"""How often the wanted number of slots is changed at most."""
+"""Minimum seconds between two changes of the wanted number of slots."""
 SHRINK_S = 2.0
-"""How long fewer calls than slots are left before some slots are given back."""
+"""Seconds with fewer calls than slots before some slots are given back."""
 ASK_S = 5.0
 
 log = logging.getLogger(__name__)
@@ -65,11 +65,11 @@ class Functions(WorkersEngine):
         self._lost: ResultWriter
         """Results that no worker can write any more."""
         self._given_at: dict[str, float] = {}
-        """When each worker that has calls was given them, and was not asked yet to share them."""
+        """Time at which each worker got its calls; absent once it was asked to share them."""
         self._active_at = time.monotonic()
         self._news = asyncio.Event()
         self._closed = False
-        """No more calls are taken: workers are to come to their end."""
+        """True when no more calls are taken: workers are to end."""
 
     async def launch(self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str]) -> None:
         """Start workers, and give them calls."""
@@ -89,7 +89,7 @@ class Functions(WorkersEngine):
     # --- the queue
 
     def _restore(self) -> None:
-        """Read the calls so far, and what attempts before this one have done of them."""
+        """Read the calls so far, and the results of attempts before this one."""
         folder = self.context.folder
         self._calls, self._begun = Calls(folder), Begun(folder)
         self._lost = ResultWriter(folder, f"{self.context.attempt}.driver")
@@ -108,7 +108,7 @@ class Functions(WorkersEngine):
         self.queue.skip(ended)
 
     async def _feed(self) -> None:
-        """Hand out calls as they come, for as long as some do."""
+        """Hand out calls as they come, until no more come."""
         while not (self._over or self._stopping):
             while count := self._calls.more():
                 self.queue.add(count)
@@ -124,7 +124,7 @@ class Functions(WorkersEngine):
                     await self._news.wait()
 
     def _hand_out(self) -> bool:
-        """Give calls to workers that have none; whether some are left without."""
+        """Give calls to workers that have none; return True if some are left without."""
         ready = [member for member in self.members.values() if member.running and not (member.doomed or member.done)]
         idle = False
         for member in ready:
@@ -141,7 +141,7 @@ class Functions(WorkersEngine):
         return idle
 
     def _share(self) -> None:
-        """Let workers that have had their calls for long give back what others could run."""
+        """Let workers that have had their calls for long give back those that others could run."""
         due = time.monotonic() - SHARE_S
         for name in [name for name, at in self._given_at.items() if at < due]:
             del self._given_at[name]
@@ -167,7 +167,7 @@ class Functions(WorkersEngine):
     # --- how many slots
 
     async def _fit(self) -> None:
-        """Ask the pool for as many slots as there are calls, and for fewer when there are fewer for a while."""
+        """Request as many slots as there are calls from the pool, and fewer when there are fewer for a while."""
         asked, most, since = 0, 0, time.monotonic()
         async with AsyncClient(timeout_s=ASK_S) as client:
             while not (self._over or self._stopping or self._closed):
@@ -190,7 +190,7 @@ class Functions(WorkersEngine):
                     log.info("the pool was not asked for another size: %s", problem)
 
     def _tell(self) -> None:
-        """Report how many calls are over."""
+        """Report the number of finished calls."""
         progress = Progress(samples=float(self.queue.ended), total_samples=float(self.queue.total))
         if progress != self._told:
             self._told = progress
@@ -215,7 +215,7 @@ class Functions(WorkersEngine):
             self._end_worker(name)
 
     def _end_worker(self, name: str) -> None:
-        """Let a worker bring its call to an end, if that is soon."""
+        """Let a worker finish its call, if that is soon."""
         member = self.members.get(name)
         if member is None or not member.running:
             super()._end_worker(name)

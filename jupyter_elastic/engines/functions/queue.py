@@ -7,54 +7,54 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 CHUNK_S = 0.05
-"""How long a worker's calls should take together, by what calls took before."""
+"""Seconds that a worker's calls should take together, estimated from earlier calls."""
 CHUNK = 1_000
-"""Calls that a worker has at most."""
+"""Maximum number of calls that a worker has."""
 NEW = 0.3
 """Weight of the newest chunk in the mean time of a call."""
 
 
 @dataclass
 class Queue:
-    """The calls of a job by number: those that wait, those that a worker has, those that are over."""
+    """The calls of a job by number: pending, held by a worker, or finished."""
 
     total: int = 0
     ended: int = 0
-    """Calls that are over, whatever came of them."""
+    """Number of finished calls, whatever their result."""
     mean_s: float = CHUNK_S
-    """What a call took lately. At first one that fills a chunk, so that the first ones go out singly."""
+    """Mean seconds of recent calls. Initially a call fills a chunk, so that the first ones go out singly."""
     held: dict[str, dict[int, None]] = field(default_factory=dict)
-    """The calls that a worker has, in its order."""
+    """The calls that each worker has, in the worker's order."""
     _next: int = 0
-    """The first call that nobody had yet."""
+    """The first call that no worker had yet."""
     _again: deque[int] = field(default_factory=deque)
     """Calls that came back, before all others."""
     _over: set[int] = field(default_factory=set)
-    """Calls from `_next` on that are over: known from an attempt before."""
+    """Calls from `_next` on that an earlier attempt has finished."""
     _deaths: dict[int, int] = field(default_factory=dict)
 
     @property
     def unfinished(self) -> int:
-        """Calls that are not over."""
+        """Number of calls that are not finished."""
         return self.total - self.ended
 
     @property
     def waiting(self) -> int:
-        """Calls that no worker has."""
+        """Number of calls that no worker has."""
         return self.unfinished - sum(map(len, self.held.values()))
 
     def add(self, count: int) -> None:
-        """So many calls have come."""
+        """Add new calls."""
         self.total += count
 
     def skip(self, numbers: Iterable[int]) -> None:
-        """Take these, which nobody was given here, for over."""
+        """Count these calls, which no worker was given here, as finished."""
         new = set(numbers) - self._over
         self._over |= new
         self.ended += len(new)
 
     def take(self, worker: str, workers: int) -> tuple[int, ...]:
-        """Give a worker that has none its next calls: a chunk, or its even share of what waits among `workers`."""
+        """Give a worker without calls its next ones: a chunk, or an even share of the pending calls among `workers`."""
         share = -(-self.waiting // max(workers, 1))
         most = max(1, min(int(CHUNK_S / max(self.mean_s, 1e-9)), share, CHUNK))
         taken: dict[int, None] = {}
@@ -71,14 +71,14 @@ class Queue:
         return tuple(taken)
 
     def ran(self, worker: str, numbers: Iterable[int], busy_s: float) -> None:
-        """A worker is through with these."""
+        """Record that a worker has finished these calls."""
         count = self._drop(worker, numbers)
         self.ended += count
         if count:
             self.mean_s += NEW * (busy_s / count - self.mean_s)
 
     def given_back(self, worker: str, numbers: Iterable[int]) -> None:
-        """A worker has not begun these."""
+        """Record that a worker has not begun these calls."""
         kept = self.held.get(worker, {})
         numbers = [number for number in numbers if number in kept]
         self._drop(worker, numbers)
@@ -93,7 +93,7 @@ class Queue:
         retries: Callable[[int], int],
         died: bool,
     ) -> list[int]:
-        """A worker is gone, and what it had goes back, but for what is `ended`.
+        """Take the calls of a worker that is gone back, except those that are `ended`.
 
         Returns:
             The calls that had begun and may not be called again. `died`: the calls that had begun may be the reason.
@@ -112,7 +112,7 @@ class Queue:
         return lost
 
     def stuck(self, worker: str) -> bool:
-        """Whether a worker has calls that another could take."""
+        """Return True if a worker has calls that another could take."""
         return len(self.held.get(worker, ())) > 1
 
     def _drop(self, worker: str, numbers: Iterable[int]) -> int:
@@ -124,5 +124,5 @@ class Queue:
 
 
 def size(unfinished: int, most: int) -> int:
-    """How many workers are worth having: one a call, as far as the pool goes, and one while there is none."""
+    """Return the number of workers worth having: one a call, up to `most`, and one while there is no call."""
     return max(1, min(unfinished, most))

@@ -1,6 +1,6 @@
 """The worker's half: calls one function after the other, and leaves the results on disk.
 
-What is unpickled here was written by the job's own user into a private folder.
+The job's own user has written all that is unpickled here into a private folder.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from jupyter_elastic.worker import environment
 from jupyter_elastic.worker.plugin import Host
 
 KEPT = 64
-"""Functions that a worker keeps ready."""
+"""Maximum number of functions that a worker keeps ready."""
 MAX_TEXT = 100_000
-"""Characters of a traceback or message that are kept."""
+"""Maximum characters of a traceback or message that are kept."""
 _OURS = str(PACKAGE) + os.sep
 _PLAIN = (int, float, str, bytes, bool, types.NoneType)
 _current: FunctionsWorker | None = None
@@ -62,7 +62,7 @@ class FunctionsWorker:
     def install(self) -> None:
         """Take calls from now on.
 
-        A call is a program of its own: of torchrun's variables a library would learn that it is to form a group with
+        A call is a program of its own: by torchrun's variables a library would take it for a member of a group with
         whatever the other workers call at the time.
         """
         global _current
@@ -125,7 +125,7 @@ class FunctionsWorker:
             return self._calls.popleft() if self._calls else None
 
     def _wait(self) -> bool:
-        """Wait for calls; False when none will come."""
+        """Wait for calls; return False when none will come."""
         with self._news:
             while not (self._calls or self._leaving):
                 self._news.wait()
@@ -169,7 +169,7 @@ def serve() -> None:
 
 
 class _Limited(io.BytesIO):
-    """Raises as soon as more is written than a result may have."""
+    """A buffer that raises as soon as more is written than a result may have."""
 
     def write(self, data: Any) -> int:
         if self.tell() + memoryview(data).nbytes > files.LARGEST:
@@ -180,12 +180,12 @@ class _Limited(io.BytesIO):
 
 
 def _result(value: Any) -> Any:
-    """What a call comes to; that of an `async def` is awaited, in an event loop of its own."""
+    """Return the result of a call; that of an `async def` is awaited, in an event loop of its own."""
     return asyncio.run(value) if inspect.iscoroutine(value) else value
 
 
 def _loaded(data: bytes) -> Any:
-    """What was sent; one that ends whoever reads it is told, instead of ending whoever asks for the result."""
+    """Unpickle `data`; report an object that ends its reader, so that it does not end the reader of the result."""
     try:
         return pickle.loads(data)  # noqa: S301 - see the module
     except Exception:
@@ -197,7 +197,7 @@ def _loaded(data: bytes) -> Any:
 
 
 def dumped(value: Any) -> bytes:
-    """The value pickled. ElasticError says why it can't be."""
+    """Return the value pickled. ElasticError says why it can't be."""
     if type(value) in _PLAIN and not (isinstance(value, str | bytes) and len(value) > files.LARGEST // 8):
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     file = _Limited()
@@ -214,7 +214,7 @@ def dumped(value: Any) -> bytes:
 
 
 def raised(problem: BaseException) -> bytes:
-    """An exception as it is kept: its texts, and itself where it can be pickled."""
+    """Return an exception in its kept form: its texts, and the exception itself if it can be pickled."""
     try:
         lines = traceback.TracebackException.from_exception(problem)
         lines.stack[:] = [frame for frame in lines.stack if not frame.filename.startswith(_OURS)]
@@ -238,7 +238,7 @@ def raised(problem: BaseException) -> bytes:
 
 
 def _stripped(problem: BaseException) -> BaseException:
-    """The exception without what can't travel: whoever catches its class is to catch it."""
+    """Return the exception without what can't be pickled, but of the same class, so that handlers catch it."""
     made = code_by_value.bare(type(problem), *[one if _travels(one) else repr(one) for one in problem.args])
     made.__dict__.update({name: value for name, value in vars(problem).items() if _travels(value)})
     return made
@@ -251,7 +251,7 @@ def _travels(value: Any) -> bool:
 
 
 def _named(call: NamedCall) -> Callable[..., Any]:
-    """The function of this name."""
+    """Return the function of this name."""
     if call.source:
         namespace: dict[str, Any] = {"__name__": "__elastic_source__"}
         exec(compile(call.source, "<source>", "exec", dont_inherit=True), namespace)  # noqa: S102 - the owner's own

@@ -1,4 +1,4 @@
-"""Engine `horovod`: Horovod's core and elastic API, with our membership in the place of its launcher.
+"""Engine `horovod`: Horovod's core and elastic API, with our membership instead of its launcher.
 
 Makes a key-value store for each group. Imports no Horovod: that happens in the workers, and in the interpreter that
 `missing` asks.
@@ -31,14 +31,14 @@ class Horovod(GroupEngine):
 
     @classmethod
     def missing(cls) -> str:
-        """Why there is no Horovod here, and what to do; empty when there is."""
+        """Return why Horovod can't be used here, and how to mend that; empty if it can."""
         if importlib.util.find_spec("horovod") is None:
             return "Horovod is not built for this interpreter; run `jupyter elastic build-horovod` in its environment"
         return ""
 
     @classmethod
     def claim(cls, cell: Cell) -> Claim | None:
-        """Cells that import Horovod; where it is built, those that use `training` or TensorFlow too."""
+        """Claim cells that import Horovod; if it is built, also those that use `training` or TensorFlow."""
         if cell.library:
             return Claim(Fit.OWN, "the cell imports it", only=True)
         if cls.missing() or not (cell.training or "tensorflow" in cell.frameworks):
@@ -47,7 +47,7 @@ class Horovod(GroupEngine):
 
     @classmethod
     def examine(cls) -> Finding:
-        """Horovod loads with the torch and TensorFlow that are installed now."""
+        """Check that Horovod loads with the torch and TensorFlow that are installed now."""
         from jupyter_elastic.engines.horovod import build
 
         versions = build.frameworks()
@@ -65,7 +65,7 @@ class Horovod(GroupEngine):
 
     @classmethod
     def launched(cls) -> Groups | None:
-        """The groups of a process that another launcher started as a Horovod worker."""
+        """Return the groups of a process that another launcher started as a Horovod worker."""
         from jupyter_elastic.engines.horovod import groups
 
         return groups.launched()
@@ -75,7 +75,7 @@ class Horovod(GroupEngine):
         self._stores: list[Store] = []
 
     async def rendezvous(self, go: membership.Go) -> Rendezvous:
-        """The loopback port of a store for the group; the one before it is still read by who is late."""
+        """Return the loopback port of a store for the group; late members still read the store before it."""
         size = len(go.members)
         store = Store({f"/rank_and_size/{name}:0": f"{rank},{size},0,1,{rank},{size}".encode()
                        for rank, name in enumerate(go.members)})  # fmt: skip
@@ -87,7 +87,7 @@ class Horovod(GroupEngine):
         return Rendezvous(store.port)
 
     async def store_on(self, hand: RemoteHand, local: Rendezvous) -> int | str:
-        """A copy there: Gloo asks some thirty times for each member, and each would be a way here and back."""
+        """Make a copy there: Gloo asks some thirty times for each member, and each would be a round trip."""
         store = next(store for store in self._stores if store.port == local.store)
         return await hand.copy_store(store)
 

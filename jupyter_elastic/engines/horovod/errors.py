@@ -1,4 +1,4 @@
-"""Which errors say that a member of a Horovod group is gone, in words that `training` and Horovod's loop both know."""
+"""Finds errors that mean a lost member of a Horovod group, and turns them into one that both elastic loops catch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jupyter_elastic.training import group
 
 
 def is_peer_lost(error: BaseException) -> bool:
-    """Whether a collective failed because a member is gone; TensorFlow wraps Horovod's error in one of its own."""
+    """Return True if a collective failed because a member is gone; TensorFlow wraps Horovod's error in its own."""
     if any(kind.__name__ == "HorovodInternalError" for kind in type(error).__mro__):
         return True
     return type(error).__name__ in {"UnknownError", "InternalError", "FailedPreconditionError"} and "orovod" in str(
@@ -17,7 +17,7 @@ def is_peer_lost(error: BaseException) -> bool:
 
 
 def peer_lost(error: BaseException) -> group.PeerLost | None:
-    """The error to raise instead, or None when nobody is gone."""
+    """Return the error to raise instead, or None when no member is gone."""
     if isinstance(error, group.PeerLost):
         return error
     return _both()(str(error)) if is_peer_lost(error) else None
@@ -25,7 +25,7 @@ def peer_lost(error: BaseException) -> group.PeerLost | None:
 
 @functools.cache
 def _both() -> type[group.PeerLost]:
-    """An error that Horovod's own elastic loop catches as well as ours."""
+    """Return an error class that Horovod's own elastic loop catches as well as ours."""
     from horovod.common.exceptions import HorovodInternalError
 
     class HorovodPeerLost(group.PeerLost, HorovodInternalError):

@@ -1,4 +1,4 @@
-"""Horovod's process groups as `training` asks for them. Imports Horovod when a group is formed, and no framework.
+"""Provides Horovod's process groups to `training`. Imports Horovod when a group is formed, and no framework.
 
 The collectives by a framework's tensors are in `torch.py` and `tensorflow.py`.
 """
@@ -19,25 +19,25 @@ from jupyter_elastic.types.errors import EngineError
 
 
 class GroupMember(Protocol):
-    """What a group needs of the worker that it is in (`worker.HorovodWorker`)."""
+    """The part of a worker (`worker.HorovodWorker`) that its group needs."""
 
     has_state: bool
     lost_a_peer: bool
 
     @property
     def provisional(self) -> bool:
-        """Whether this worker is a newcomer in a world of its own still."""
+        """True while this worker is still in a world of its own, before it joins."""
         ...
 
     def enter(self) -> None:
         """Join the common group."""
 
     def entered(self) -> None:
-        """Say that the training runs in it."""
+        """Report that the training runs in the common group."""
 
 
 class HorovodGroup:
-    """Horovod's group as far as it is the same for every framework; `hvd` is its module for one.
+    """The framework-independent part of Horovod's group; `hvd` is its module for one framework.
 
     `worker` is None in a process that another launcher started.
     """
@@ -52,7 +52,7 @@ class HorovodGroup:
 
     @property
     def provisional(self) -> bool:
-        """Whether this worker is a newcomer in a world of its own still."""
+        """True while this worker is still in a world of its own, before it joins."""
         return self._worker is not None and self._worker.provisional
 
     def join(self) -> None:
@@ -62,7 +62,7 @@ class HorovodGroup:
             self.hvd.init()
 
     def enter(self) -> None:
-        """The training begins."""
+        """Begin the training."""
         if self._worker is not None:
             self._worker.enter()
             if not self.provisional:
@@ -78,64 +78,64 @@ class HorovodGroup:
         self.hvd.shutdown()
 
     def synced(self) -> None:
-        """This worker has the state of the training now."""
+        """Record that this worker has the state of the training now."""
         if self._worker is not None:
             self._worker.has_state = True
 
     def lost(self) -> None:
-        """A member is gone."""
+        """Record that a member is gone."""
         if self._worker is not None:
             self._worker.lost_a_peer = True
 
     def require_whole(self) -> None:
-        """Horovod's collectives have been waited for, on GPUs too, and raise when a member is gone."""
+        """Do nothing: Horovod's collectives were waited for, on GPUs too, and raise when a member is gone."""
 
     def change_wanted(self) -> bool:
-        """Whether another launcher's hosts have changed; our own driver tells the session."""
+        """Return True if another launcher's hosts have changed; our own driver tells the session."""
         return self._called.is_set()
 
     def on_hosts_updated(self, timestamp: float, update: int) -> None:  # noqa: ARG002  Horovod's signature
-        """What another launcher's notification manager calls, from a thread of its own."""
+        """Record a change; another launcher's notification manager calls this from a thread of its own."""
         self._called.set()
 
     def wrap(self, model: Any, **options: Any) -> Any:  # noqa: ARG002
-        """The model itself: its gradients are added up before the optimizer's step."""
+        """Return the model itself: its gradients are added up before the optimizer's step."""
         return model
 
     def rank(self) -> int:
-        """This worker's number."""
+        """Return this worker's rank."""
         return int(self.hvd.rank())
 
     def size(self) -> int:
-        """Members."""
+        """Return the number of members."""
         return int(self.hvd.size())
 
     def broadcast(self, data: bytes) -> bytes:
-        """Rank 0's `data`, everywhere."""
+        """Return rank 0's `data` on every member."""
         raise NotImplementedError
 
     def total(self, values: Array) -> Array:
-        """The sum over all members."""
+        """Return the sum over all members."""
         raise NotImplementedError
 
     def exchange(self, parts: Sequence[bytes]) -> list[bytes]:
-        """Send each rank its part."""
+        """Send each rank its part, and return the parts received."""
         raise NotImplementedError
 
     def allreduce(self, tensors: Sequence[Any], *, name: str, mean: bool = False) -> list[Any]:
-        """Each tensor's sum or mean over all members."""
+        """Return each tensor's sum or mean over all members."""
         raise NotImplementedError
 
 
 class HorovodGroups:
-    """What this engine offers to `training`."""
+    """The engine's groups for `training`."""
 
     def __init__(self, worker: GroupMember | None = None) -> None:
         self._worker = worker
         self._made: dict[str, HorovodGroup] = {}
 
     def group(self, framework: str | None) -> HorovodGroup:
-        """The group by a framework's tensors."""
+        """Return the group for a framework's tensors."""
         name = framework or _at_hand()
         if name not in self._made:
             module = importlib.import_module(f"jupyter_elastic.engines.horovod.{name}")
@@ -143,7 +143,7 @@ class HorovodGroups:
         return self._made[name]
 
     def formed(self) -> HorovodGroup | None:
-        """The group that the cell has formed itself by `hvd.init()`; None where there is none."""
+        """Return the group that the cell has formed itself by `hvd.init()`; None if there is none."""
         for name in ("torch", "tensorflow"):
             module = sys.modules.get(f"horovod.{name}")
             if module is not None and getattr(module, "is_initialized", lambda: False)():
@@ -151,12 +151,12 @@ class HorovodGroups:
         return None
 
     def peer_lost(self, error: BaseException) -> PeerLost | None:
-        """The error to raise instead when a collective failed because a member is gone."""
+        """Return the error to raise instead when a collective failed because a member is gone."""
         return errors.peer_lost(error)
 
 
 def launched() -> HorovodGroups | None:
-    """The groups of a process that another launcher has started as a Horovod worker."""
+    """Return the groups of a process that another launcher has started as a Horovod worker."""
     return _elsewhere() if "HOROVOD_SIZE" in os.environ or "HOROVOD_RANK" in os.environ else None
 
 

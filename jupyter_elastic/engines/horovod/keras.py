@@ -1,7 +1,7 @@
-"""Horovod's own words for Keras, on Keras 3: what is written for them trains one model, or is refused.
+"""Makes Horovod's own API for Keras work on Keras 3: code written for it trains one model, or is refused.
 
-Horovod 0.28 knows Keras 2, whose optimizers and variables have other methods. What is here changes a module of
-Horovod's right after it was loaded. Legacy tf-keras is left to Horovod. Imports no framework.
+Horovod 0.28 knows Keras 2, whose optimizers and variables have other methods. This module changes modules of Horovod
+right after they were loaded. Legacy tf-keras is left to Horovod. Imports no framework.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ NEUTRAL = frozenset({
     "keras", "optimizer", "name", "device_dense", "device_sparse", "compression", "sparse_as_dense",
     "gradient_predivide_factor", "groups", "op", "average_aggregated_gradients", "scale_local_gradients",
 })  # fmt: skip
-"""What Horovod's optimizer takes and that changes nothing of a mean but its speed; `op` is looked at."""
+"""Arguments of Horovod's optimizer that change nothing of a mean but its speed; `op` is checked."""
 
 
 def install() -> None:
-    """Change what is loaded, and what will be."""
+    """Change the loaded modules, and later ones after their import."""
     for name, patch in _PATCHES.items():
         after_import(name, patch)
 
 
 def _optimizer(module: types.ModuleType) -> None:
-    """Where `horovod.keras`, `horovod.tensorflow.keras` and `horovod.tensorflow` make a Keras optimizer.
+    """Patch what makes Keras optimizers for `horovod.keras`, `horovod.tensorflow.keras` and `horovod.tensorflow`.
 
     Horovod's own stands before methods that Keras 3 does not call: each rank would train apart, without any error.
     """
@@ -55,7 +55,7 @@ def _optimizer(module: types.ModuleType) -> None:
 
 
 def _refuse_others(version: str, given: dict[str, Any], signature: inspect.Signature) -> None:
-    """On Keras 3 an optimizer takes the mean over all workers, and nothing else."""
+    """Refuse all arguments but those for a mean over all workers."""
     others = [
         name for name, value in given.items() if name not in NEUTRAL and value != signature.parameters[name].default
     ]
@@ -70,14 +70,14 @@ def _refuse_others(version: str, given: dict[str, Any], signature: inspect.Signa
 
 
 def _keras_3(optimizer: Any) -> str:
-    """Keras' version if the optimizer is one of Keras 3 or later."""
+    """Return Keras' version if the optimizer is one of Keras 3 or later."""
     keras = sys.modules.get("keras")
     kind = getattr(getattr(keras, "optimizers", None), "Optimizer", None)
     return keras_fit.version_of(keras) if kind is not None and isinstance(optimizer, kind) else ""
 
 
 def _callbacks(module: types.ModuleType) -> None:
-    """What rank 0 has at the beginning and the means of an epoch are `keras_fit`'s business on Keras 3."""
+    """Replace callbacks on Keras 3: `keras_fit` sends rank 0's first values and takes an epoch's means."""
 
     def nothing(callback: Any, *_: Any, **__: Any) -> None:
         pass
@@ -114,7 +114,7 @@ def _put_in(kind: Any, method: str, instead: Callable[..., Any]) -> None:
 
 
 def _tensorflow(module: Any) -> None:
-    """The gradient tape and the broadcast, which ask variables for what Keras 3's lack."""
+    """Patch the gradient tape and the broadcast, which use methods that Keras 3's variables lack."""
     tape, broadcast = module.DistributedGradientTape, module.broadcast_variables
     if getattr(tape, "guarded", False):
         return
@@ -141,7 +141,7 @@ def _tensorflow(module: Any) -> None:
 
 
 def _elastic(module: Any) -> None:
-    """`TensorFlowKerasState` and `KerasState`, which call an optimizer's variables."""
+    """Patch `TensorFlowKerasState` and `KerasState`, which call an optimizer's variables."""
     kind, broadcast = module.TensorFlowKerasState, module._broadcast_model
 
     def save(state: Any) -> None:
@@ -170,7 +170,7 @@ def _elastic(module: Any) -> None:
 
 
 def _raw(variables: Any) -> list[Any]:
-    """TensorFlow's variables within Keras 3's."""
+    """Return TensorFlow's variables within Keras 3's."""
     kind = getattr(sys.modules.get("keras"), "Variable", ())
     return [variable.value if isinstance(variable, kind) else variable for variable in variables]
 

@@ -1,8 +1,8 @@
-"""What a newcomer's Horovod says before it has joined: the rank and size that it was promised, in a world of its own.
+"""Makes a joining worker's Horovod report its reserved rank and size while the worker is in a world of its own.
 
-Put in where Horovod's Python looks things up at each call, so that names which a cell has bound long ago follow too:
-the C library behind `HorovodBasics`, and the library of collectives of the framework. Knows Horovod 0.28.1's modules
-by name; imports none.
+The patches are where Horovod's Python looks things up at each call, so that names which a cell has bound long ago
+follow too: the C library behind `HorovodBasics`, and the library of collectives of the framework. Knows Horovod
+0.28.1's modules by name; imports none.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from typing import Any
 
 _LIBRARIES = {"horovod.torch.mpi_ops": "mpi_lib", "horovod.tensorflow.mpi_ops": "MPI_LIB"}
 _PLAIN = frozenset({"horovod_torch_reset", "horovod_torch_poll", "horovod_torch_wait_and_clear"})
-"""Of torch's library: no collective begins with these."""
+"""Functions of torch's library with which no collective begins."""
 
 
 class Promise:
-    """Given to a newcomer in its private world; taken back when it joins. `before()` comes before each collective."""
+    """A reserved rank, given to a joining worker in its private world, and taken back when it joins.
+
+    `before()` is called before each collective.
+    """
 
     def __init__(self, basics: Any, rank: int, size: int, before: Callable[[], None]) -> None:
         self.rank, self.size = rank, size
@@ -29,24 +32,24 @@ class Promise:
         self._watching = contextlib.ExitStack()
 
     def give(self) -> None:
-        """From now on this process believes in it."""
+        """Make Horovod report the reserved rank and size from now on."""
         self._basics.MPI_LIB_CTYPES = _Library(self._library, self.rank, self.size, self._before)
         everybody = sys.modules["horovod.common.process_sets"].global_process_set
         everybody.ranks = list(range(self.size))
         self._watching.enter_context(collectives(self._basics, self._before))
 
     def take_back(self) -> None:
-        """From now on Horovod speaks for itself."""
+        """Let Horovod report for itself from now on."""
         self._watching.close()
         self._basics.MPI_LIB_CTYPES = self._library
 
 
 @contextlib.contextmanager
 def collectives(basics: Any, before: Callable[[], None], *, traced: bool = False) -> Iterator[None]:
-    """While this lasts, `before()` comes before each collective.
+    """Call `before()` before each collective, within this block.
 
-    One that TensorFlow only traces is none yet: then, and with `traced` from the start, `before()` comes before each
-    function that TensorFlow executes.
+    A collective that TensorFlow only traces is none yet: then, and with `traced` from the start, `before()` comes
+    before each function that TensorFlow executes.
     """
     name = next((name for name in _LIBRARIES if getattr(sys.modules.get(name), "_basics", None) is basics), "")
     if not name:  # a framework that we don't know
@@ -75,7 +78,7 @@ def _unless_traced(tf: types.ModuleType, found: list[bool], before: Callable[[],
 
 @contextlib.contextmanager
 def _executed(found: list[bool], before: Callable[[], None]) -> Iterator[None]:
-    """While this lasts, `before()` comes before each TensorFlow function that is executed once `found` says so."""
+    """Call `before()` before each TensorFlow function that is executed once `found` says so, within this block."""
     from tensorflow.python.eager import context
 
     kind = context.Context
@@ -114,7 +117,7 @@ class _Library:
 
 
 class _Collectives:
-    """A library of collectives that says so before each call."""
+    """A library of collectives that calls `before` before each call."""
 
     def __init__(self, real: Any, before: Callable[[], None]) -> None:
         self._real, self._before = real, before

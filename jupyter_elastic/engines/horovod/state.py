@@ -1,8 +1,8 @@
 """Keeps the commits of native Horovod states (`hvd.elastic.TorchState` and its like) so that they outlive the workers.
 
 Horovod keeps a commit in the memory of each worker; when all members die, or the job is preempted, it is lost. Here
-rank 0's `save()` also goes to the driver's keeping, as a pickle that only the same user's workers ever read, and when
-nobody in a new group holds state, rank 0 restores it before `sync()`. Imports no framework.
+rank 0's `save()` also gives the commit to the driver, as a pickle that only the same user's workers ever read, and when
+no member of a new group holds state, rank 0 restores it before `sync()`. Imports no framework.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class CommitHook:
         self._ordinals: dict[int, int] = {}
 
     def next_cell(self) -> None:
-        """The worker is another job's now, and so are its commits."""
+        """Switch to the next job's commits."""
         self._session = self._worker.session
 
     def begin(
         self, rank: int, *, restore: bool, watch: Callable[[], AbstractContextManager[None]] | None = None
     ) -> None:
-        """A new membership; `restore`: nobody in it holds state; `watch` is put around the reset callbacks."""
+        """Begin a membership; `restore`: no member holds state; `watch` wraps the reset callbacks."""
         self._rank, self._restore, self._watch = rank, restore, watch
 
     def hook(self, state: Any) -> None:
@@ -83,7 +83,7 @@ class CommitHook:
             restore()
 
         def persistent_on_reset() -> None:
-            """With the callbacks, whose group may break as any other: Horovod's own loop would end there."""
+            """Run the reset callbacks, whose group may break as any other: Horovod's own loop would end there."""
             while True:
                 try:
                     with self._watch() if self._watch is not None else contextlib.nullcontext():
@@ -102,7 +102,7 @@ class CommitHook:
         )
 
     def _come_back(self, state: Any, ordinal: int) -> None:
-        """Rank 0 takes up the last commit, which another group has made: for all a reset, as if they had been in it."""
+        """Let rank 0 restore another group's last commit: a reset for all members, as if they had been in it."""
         kept = _kept(self._session.load(), ordinal)
         if kept is None:
             return
@@ -119,7 +119,7 @@ class CommitHook:
 
 
 def _dump(state: Any, ordinal: int) -> bytes:
-    """What `state.save()` has just put aside, as bytes."""
+    """Return as bytes what `state.save()` has just put aside."""
     handlers = {
         name: {key: value for key, value in vars(handler).items() if key.startswith("_saved")}
         for name, handler in getattr(state, "_handlers", {}).items()
@@ -134,7 +134,7 @@ def _dump(state: Any, ordinal: int) -> bytes:
 
 
 def _kept(blob: memoryview | None, ordinal: int) -> dict[str, Any] | None:
-    """What `_dump` has kept of this state. A commit of another state of the cell is left alone."""
+    """Return the dump of this state. A commit of another state of the cell is left alone."""
     if blob is None or blob[: len(MAGIC)] != MAGIC:
         return None
     kept: dict[str, Any] = pickle.loads(blob[len(MAGIC) :])  # noqa: S301 - by this job's own workers, in a private folder
@@ -143,7 +143,7 @@ def _kept(blob: memoryview | None, ordinal: int) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def _options_too(state: Any) -> Iterator[None]:
-    """Within `state.sync()`, give all the options of rank 0's optimizers too, such as the learning rate.
+    """Within `state.sync()`, send all options of rank 0's optimizers too, such as the learning rate.
 
     Horovod's TorchState does so only for optimizers that have a state: SGD without momentum has none. They travel with
     the state's plain values, for each collective more is a pause of the group.

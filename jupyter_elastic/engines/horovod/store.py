@@ -1,4 +1,4 @@
-"""The key-value store through which Gloo's members find each other: opaque bytes over HTTP/1.0, one store a round.
+"""Serves the key-value store through which Gloo's members find each other: opaque bytes over HTTP/1.0, one for a round.
 
 Knows sockets and nothing of Horovod but the three verbs its client uses: PUT, DELETE, and GET, which here waits for its
 key (the client would come again every 10 ms). Bound to 127.0.0.1, where it serves only sockets of its own user (which
@@ -16,13 +16,13 @@ from jupyter_elastic.engines.key_values import KeyValues
 from jupyter_elastic.platform.loopback_peer import is_own
 
 MAX_VALUE = 1024 * 1024
-"""Bytes of one value; Gloo's are addresses of some hundred bytes."""
+"""Maximum bytes of one value; Gloo's are addresses of some hundred bytes."""
 MAX_HEAD = 16 * 1024
 MAX_CONNECTIONS = 512
 WAIT_S = 1.0
-"""How long a GET waits for its key before it answers 404; the client asks again."""
+"""Seconds that a GET waits for its key before it answers 404; the client asks again."""
 IDLE_S = 10.0
-"""A connection that has not sent its request by then is closed."""
+"""Seconds after which a connection that has not sent its request is closed."""
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Store:
     def __init__(self, initial: dict[str, bytes] | None = None) -> None:
         self.port = 0
         self.followers: dict[object, Callable[[str, bytes | None], None]] = {}
-        """Who is told of each change: copies of this store, on other hosts, or what this is a copy of."""
+        """Callbacks that receive each change: of this store's copies on other hosts, or of the original."""
         self._values = KeyValues()
         self._values.update(initial or {})
         self._server: asyncio.Server | None = None
@@ -45,14 +45,14 @@ class Store:
         self.port = int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Stop listening and drop whoever waits."""
+        """Stop listening and drop all waiting clients."""
         if self._server is not None:
             self._server.close()
         for task in list(self._serving):
             task.cancel()
 
     def values(self) -> dict[str, bytes]:
-        """What it holds now."""
+        """Return the present values."""
         return dict(self._values)
 
     def put(self, key: str, value: bytes | None, *, by: object = None) -> bool:

@@ -24,7 +24,7 @@ class FrameworkGroup(HorovodGroup):
         super().__init__(hvd, worker)
 
     def broadcast(self, data: bytes) -> bytes:
-        """Rank 0's `data`, everywhere."""
+        """Return rank 0's `data` on every member."""
         with tf.device("CPU:0"):
             length = np.frombuffer(
                 len(data).to_bytes(8, "big"), np.uint8
@@ -36,14 +36,14 @@ class FrameworkGroup(HorovodGroup):
         return bytes(content.numpy().tobytes())
 
     def total(self, values: Array) -> Array:
-        """The sum over all members."""
+        """Return the sum over all members."""
         with tf.device("CPU:0"):
             summed = hvd.allreduce(tf.constant(values), name="elastic.total", op=hvd.Sum)
         result: Array = summed.numpy()
         return result
 
     def exchange(self, parts: Sequence[bytes]) -> list[bytes]:
-        """Send each rank its part."""
+        """Send each rank its part, and return the parts received."""
         with tf.device("CPU:0"):
             given = tf.constant(np.frombuffer(b"".join(parts), np.uint8))
             splits = tf.constant([len(part) for part in parts], tf.int32)
@@ -53,7 +53,7 @@ class FrameworkGroup(HorovodGroup):
         return [content[end - length : end] for end, length in zip(ends, lengths.numpy(), strict=True)]
 
     def allreduce(self, tensors: Sequence[Any], *, name: str, mean: bool = False) -> list[Any]:
-        """Each tensor's sum or mean over all members, one message for each type; within a traced step too."""
+        """Return each tensor's sum or mean over all members, one message for each type; within a traced step too."""
         result, by_type = list(tensors), dict[Any, list[int]]()
         for index, tensor in enumerate(tensors):
             by_type.setdefault(tensor.dtype, []).append(index)

@@ -27,7 +27,7 @@ class FrameworkGroup(HorovodGroup):
         super().__init__(hvd, worker)
 
     def broadcast(self, data: bytes) -> bytes:
-        """Rank 0's `data`, everywhere."""
+        """Return rank 0's `data` on every member."""
         length = torch.tensor([len(data)], dtype=torch.int64)
         hvd.broadcast_(length, 0, name="elastic.length")
         count = int(length.item())
@@ -40,20 +40,20 @@ class FrameworkGroup(HorovodGroup):
         return bytes(content.numpy().tobytes())
 
     def total(self, values: Array) -> Array:
-        """The sum over all members."""
+        """Return the sum over all members."""
         tensor = torch.from_numpy(np.ascontiguousarray(values))
         result: Array = hvd.allreduce(tensor, name="elastic.total", op=hvd.Sum).numpy()
         return result
 
     def exchange(self, parts: Sequence[bytes]) -> list[bytes]:
-        """Send each rank its part."""
+        """Send each rank its part, and return the parts received."""
         given = torch.from_numpy(np.frombuffer(b"".join(parts), dtype=np.uint8).copy())
         splits = torch.tensor([len(part) for part in parts], dtype=torch.int32)
         taken, lengths = hvd.alltoall(given, splits, name="elastic.exchange")
         return [bytes(part.numpy().tobytes()) for part in taken.split(lengths.tolist())]
 
     def allreduce(self, tensors: Sequence[Any], *, name: str, mean: bool = False) -> list[Any]:
-        """Each tensor's sum or mean over all members, one message for each type and device."""
+        """Return each tensor's sum or mean over all members, one message for each type and device."""
         by_kind: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
         reduced = [_known(tensor) for tensor in tensors]
         for tensor in reduced:
@@ -72,10 +72,10 @@ class FrameworkGroup(HorovodGroup):
 
 
 def _known(tensor: torch.Tensor) -> torch.Tensor:
-    """As Horovod takes it: pairs for complex numbers, 32 bits for its other floats.
+    """Return the tensor as Horovod takes it: pairs for complex numbers, 32 bits for its other floats.
 
     Raises:
-        EngineError: Horovod can't add them up.
+        EngineError: Horovod can't add up such tensors.
     """
     dense = tensor.layout == torch.strided
     if tensor.is_complex() and dense:

@@ -5,8 +5,8 @@ What is replaced: `HorovodBasics.init` (behind every framework's `hvd.init`, and
 calls first). Nothing is imported for it: modules that are not loaded yet are patched when they are. Everything else is
 Horovod's own, unmodified 0.28.1; TensorFlow's AutoGraph is kept off it, for speed.
 
-A newcomer is let into a world of its own with a promise (`promise.py`), and joins at its first collective or at
-`elastic.run`. On the other side the members' reset callbacks meet such a collective.
+A joining worker starts in a world of its own with a reserved rank (`promise.py`), and joins at its first collective or
+at `elastic.run`. On the other side the members' reset callbacks meet such a collective.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from jupyter_elastic.types.errors import EngineError
 from jupyter_elastic.worker.plugin import Host
 
 ADDED_AND_REMOVED = 3
-"""`HostUpdateResult.mixed`: whoever stays takes part in the next `sync`."""
+"""`HostUpdateResult.mixed`: members that stay take part in the next `sync`."""
 GLOO_TIMEOUT_S = 10
 """Short, because workers are warm when they come to the rendezvous."""
 
@@ -55,7 +55,7 @@ OVERTAKEN = (
 
 
 class HorovodWorker(GroupWorker):
-    """One worker's way into Horovod's groups and out of them."""
+    """Brings one worker into Horovod's groups and out of them."""
 
     preimports: ClassVar[Mapping[str, Sequence[str]]] = {
         "torch": ("horovod.torch", "horovod.torch.elastic", "jupyter_elastic.engines.horovod.torch"),
@@ -74,17 +74,17 @@ class HorovodWorker(GroupWorker):
         self._warned = False
         self._listeners: list[Any] = []
         self._private: tuple[Any, Callable[..., Any]] | None = None
-        """Of a newcomer: the framework's basics, and its real init, in a world of its own."""
+        """A joining worker's basics of its framework and its real init, while it is in a world of its own."""
         self._promise: Promise | None = None
         self._alone = False
-        """A newcomer's collectives before `elastic.run` are its own."""
+        """True if a joining worker makes its collectives before `elastic.run` alone."""
         self._basics: Any = None
         self._leaving = threading.RLock()
         """Horovod's shutdown joins its thread, and of two threads that join one only the first is woken for certain."""
         host.channel.on_update, host.channel.on_broken = self._notify, self._free
 
     def install(self) -> None:
-        """Patch what is loaded, and what will be."""
+        """Patch the loaded modules, and later ones after their import."""
         os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(GLOO_TIMEOUT_S))
         os.environ["HOROVOD_ELASTIC"] = "1"  # read when optimizers are built, before the first init
         after_import("horovod.common.basics", self._patch_basics)
@@ -98,7 +98,7 @@ class HorovodWorker(GroupWorker):
 
     @property
     def in_loop(self) -> bool:
-        """Whether the cell is in `training.run` or in Horovod's own `elastic.run`."""
+        """True while the cell is in `training.run` or in Horovod's own `elastic.run`."""
         return super().in_loop or bool(self._listeners)
 
     def end_cell(self, *, failed: bool, close: bool) -> str:  # noqa: ARG002 - it always closes them
@@ -113,7 +113,7 @@ class HorovodWorker(GroupWorker):
         return group
 
     def _free(self) -> None:
-        """Free whoever waits for a host that is silent: Gloo would wait for its time-out.
+        """Free the members that wait for a silent host: Gloo would wait for its time-out.
 
         A join that breaks ends by itself, and Gloo aborts the process where a connection is closed in it.
         """
@@ -121,16 +121,16 @@ class HorovodWorker(GroupWorker):
             self.sever()
 
     def _shut_down(self) -> None:
-        """Leave the group by Horovod's own word, from any thread: whoever waits in a collective is freed by an error.
+        """Leave the group by Horovod's own shutdown, from any thread: members that wait in a collective get an error.
 
-        Connections that are hung up before would let this wait for ever.
+        If connections were closed before, this would wait for ever.
         """
         with self._leaving:
             if self._basics is not None and self._basics.is_initialized():
                 self._basics.shutdown()
 
     def next_cell(self, host: Host) -> None:
-        """Be of the next cell's job."""
+        """Prepare for the next cell's job."""
         super().next_cell(host)
         self._states.next_cell()
         host.channel.on_update, host.channel.on_broken = self._notify, self._free
@@ -144,13 +144,13 @@ class HorovodWorker(GroupWorker):
 
     @property
     def provisional(self) -> bool:
-        """Whether this worker is a newcomer in a world of its own still."""
+        """True while this worker is still in a world of its own, before it joins."""
         return self._private is not None
 
     # --- the rendezvous
 
     def init(self, real: Callable[..., Any], basics: Any, *args: Any, **kwargs: Any) -> Any:
-        """In the place of `hvd.init()`."""
+        """Replace `hvd.init()`."""
         if basics.is_initialized():
             return real(basics, *args, **kwargs)
         if self._basics is not None and self._basics is not basics and self._basics.is_initialized():
@@ -174,9 +174,9 @@ class HorovodWorker(GroupWorker):
         return value
 
     def enter(self) -> None:
-        """What `elastic.run` calls first: a newcomer leaves its own world and joins the common one.
+        """Leave this worker's own world and join the common one; `elastic.run` calls this first.
 
-        Where the others are past this training, it is in another one of its own then.
+        If the others are past this training, the worker is in another world of its own then.
         """
         if self._private is not None:
             basics, real = self._private
@@ -184,7 +184,7 @@ class HorovodWorker(GroupWorker):
             self._join(self.rendezvous("run"), real)
 
     def _before_collective(self) -> None:
-        """A newcomer comes to its first collective before `elastic.run`."""
+        """Let a joining worker join at its first collective before `elastic.run`."""
         loop = sys.modules.get("jupyter_elastic.training.context")
         if self._private is None or (loop is not None and loop.context.warming_up):
             return
@@ -211,7 +211,7 @@ class HorovodWorker(GroupWorker):
             self._promise = None
 
     def reset(self) -> None:
-        """What `elastic.run` does to regroup."""
+        """Regroup as `elastic.run` does."""
         for name in ("horovod.torch.mpi_ops", "horovod.tensorflow.mpi_ops"):
             module: Any = sys.modules.get(name)
             if module is not None and module._basics is self._basics:
@@ -258,13 +258,13 @@ class HorovodWorker(GroupWorker):
         )
 
     def _notify(self) -> None:
-        """The driver calls this worker to the rendezvous: every native state learns of it at its next commit."""
+        """Tell every native state, for its next commit, that the driver calls this worker to the rendezvous."""
         for state in list(self._listeners):
             state.on_hosts_updated(time.time(), ADDED_AND_REMOVED)
 
     @contextlib.contextmanager
     def _watch(self) -> Iterator[None]:
-        """Around a member's reset callbacks, when a newcomer waits in a collective for them to meet it."""
+        """Wrap a member's reset callbacks, when a joining worker waits in a collective for them to meet it."""
         made: list[bool] = []
         with collectives(self._basics, lambda: made.append(True), traced=True):
             yield
@@ -312,7 +312,7 @@ class HorovodWorker(GroupWorker):
         worker = self
 
         class NotificationManager:
-            """In the place of Horovod's: no socket, no pickle."""
+            """Replaces Horovod's: no socket, no pickle."""
 
             def init(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
                 worker.session.training += 1
@@ -363,12 +363,13 @@ _OF_HOSTS: dict[str, Callable[[Any], int]] = {
     "cross_rank": _cross_rank,
     "cross_size": _cross_size,
 }
-"""What Horovod says of hosts. Its core believes each worker to be on a host of its own: that saves two rings a round,
-and a local rank of ours is not always below the local size, as those rings would need it."""
+"""Methods of Horovod that report hosts. Horovod's core believes each worker to be on a host of its own: that saves two
+rings a round, and a local rank of ours is not always below the local size, as those rings would need it.
+"""
 
 
 def _keep_autograph_in(folder: Path) -> None:
-    """What AutoGraph writes goes into the job's folder: a worker that is killed or removed can't clean up `/tmp`."""
+    """Write AutoGraph's files into the job's folder: a worker that is killed or removed can't clean up `/tmp`."""
     with contextlib.suppress(ImportError):
         from tensorflow.python.autograph.pyct import loader
 
@@ -380,7 +381,7 @@ def _keep_autograph_in(folder: Path) -> None:
 
 
 def _without_bytecode(load: Callable[..., Any]) -> Callable[..., Any]:
-    """Modules that are imported once need none, and nobody would remove it."""
+    """Wrap `load` to write no bytecode: modules that are imported once need none, and nobody would remove it."""
 
     @functools.wraps(load)
     def quiet(*given: Any, **named: Any) -> Any:

@@ -3,7 +3,7 @@
 The cell runs in a coordinator, which holds no slot; the workers and the parameter servers on the leased slots run
 TensorFlow's server. A start, a resize and a recovery are one and the same: all processes are ended by SIGKILL and
 forked anew, and the cell takes up its last checkpoint. A resize waits until the coordinator comes to a boundary of its
-training. What has died is known by its process's end alone, for TensorFlow hangs in many cases and raises in others.
+training. A death is known by the process's end alone, for TensorFlow hangs in many cases and raises in others.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ class TensorflowPs(WorkersEngine):
 
     @classmethod
     def missing(cls) -> str:
-        """Why there is no TensorFlow here, and what to do; empty when there is."""
+        """Return why TensorFlow can't be used here, and how to mend that; empty if it can."""
         if importlib.util.find_spec("tensorflow") is None:
             return "TensorFlow is not installed for this interpreter; run `pip install tensorflow` in its environment"
         return ""
 
     @classmethod
     def claim(cls, cell: Cell) -> Claim | None:
-        """Cells that name TensorFlow's strategy."""
+        """Claim cells that name TensorFlow's strategy."""
         return Claim(Fit.OWN, "the cell uses ParameterServerStrategy", only=True) if cell.tf_servers else None
 
     @classmethod
     def examine(cls) -> Finding:
-        """TensorFlow is installed, and its servers can be kept from others."""
+        """Check that TensorFlow is installed, and that its servers can be kept from others."""
         check = "TensorFlow's parameter servers"
         if cls.missing():
             return Finding(check=check, status="warning", found="no TensorFlow", advice="pip install tensorflow")
@@ -92,15 +92,15 @@ class TensorflowPs(WorkersEngine):
         self._servers_wanted = 0
         self._cluster_now = Cluster((), 0, ())
         self._held: list[socket.socket] = []
-        """Hold the cluster's ports."""
+        """Sockets that hold the cluster's ports."""
         self._patience_s = 0.0
         self._own_checkpoints = False
-        """The cell is `--resumable`."""
+        """True if the cell is `--resumable`."""
         self._comes_to_boundaries = False
         self._pending: tuple[int, tuple[SlotId, ...], int] | None = None
         """The command that waits for a boundary: generation, slots, servers."""
         self._ready: set[str] = set()
-        """Who listens, of the processes that live; the coordinator when it waits for the others."""
+        """Names of the living processes that listen; the coordinator's when it waits for the others."""
         self._stopped_since: dict[str, float] = {}
 
     # --- the engine's page
@@ -138,7 +138,7 @@ class TensorflowPs(WorkersEngine):
             self._become_wanted()
 
     def _leave(self) -> None:
-        """Preempted: until its next boundary a cell that has some may train; one without has nothing to save."""
+        """Preempt: a cell with boundaries may train until the next one; a cell without has nothing to save."""
         chief = self._chief()
         if self._comes_to_boundaries and chief is not None and not chief.doomed:
             self.send(chief.name, messages.Update())
@@ -156,7 +156,7 @@ class TensorflowPs(WorkersEngine):
         return changed(self.machine.commanded[1:], self._servers_wanted, slots, servers)
 
     def _become_wanted(self) -> None:
-        """Carry out the command that waits."""
+        """Carry out the pending command."""
         if self._pending is None:
             return
         anew = self._is_change()
@@ -166,7 +166,7 @@ class TensorflowPs(WorkersEngine):
         self._do(self.machine.want(generation, (COORDINATOR, *slots), anew=anew))
 
     def _new_cluster(self) -> None:
-        """Other ports than before, for TensorFlow would take a newcomer for the server that was there."""
+        """Make a cluster on other ports, for TensorFlow would take a new server for the old one on its port."""
         held = [environment.reserve() for _ in self.machine.wanted]
         for one in self._held:
             one.close()
@@ -210,7 +210,7 @@ class TensorflowPs(WorkersEngine):
     # --- what they do
 
     def received(self, member: Member, message: messages.FromWorker) -> None:
-        """Take a message; with the end of the cell nobody is started any more."""
+        """Take a message; after the end of the cell no process is started any more."""
         super().received(member, message)
         if isinstance(message, messages.Done) and member.done:
             self._do(self.machine.end())
@@ -231,7 +231,7 @@ class TensorflowPs(WorkersEngine):
                 raise ProtocolError(f"a process of a cluster has sent {message}")
 
     def _at_boundary(self, chief: Member) -> None:
-        """The coordinator has saved all that it needs, and waits."""
+        """Handle the coordinator's boundary: it has saved all that it needs, and waits."""
         if self._stopping:
             self._spawn_task(self._end_workers(KILL))
             return
@@ -246,7 +246,7 @@ class TensorflowPs(WorkersEngine):
             self.send(chief.name, messages.Update())
 
     def left(self, member: Member, code: int | None) -> None:
-        """Begin anew from the last checkpoint, whoever has died; with the coordinator's own end all is over."""
+        """Begin anew from the last checkpoint after any death; the coordinator's own end is the end of all."""
         self._ready.discard(member.name)
         self._stopped_since.pop(member.name, None)
         begins_anew = self._begins_anew(member)
@@ -263,13 +263,13 @@ class TensorflowPs(WorkersEngine):
             self._become_wanted()
 
     def _begins_anew(self, died: Member) -> bool:
-        """Whether a death is answered by another start: where the cell saves what it needs, or has not begun."""
+        """Return True if a death leads to another start: the cell saves what it needs, or has not begun."""
         chief = died if died.slot == COORDINATOR else self._chief()
         begun = chief is not None and chief.running
         return self._own_checkpoints or self._comes_to_boundaries or self._cell.training or not begun
 
     def _end_stopped(self) -> None:
-        """Kill who has been stopped by a signal for long: all others wait for it."""
+        """Kill processes that have been stopped by a signal for long: all others wait for them."""
         now = time.monotonic()
         for member in self.members.values():
             if member.process is None or not self._patience_s or not member.process.stopped():
@@ -281,12 +281,12 @@ class TensorflowPs(WorkersEngine):
     # --- reports: the coordinator's place is no slot
 
     def report(self, report: Report) -> None:
-        """Send a report to the driver, of slots alone."""
+        """Send a report to the driver, for slots alone."""
         if not (isinstance(report, ReleaseReported) and report.slots == (COORDINATOR,)):
             super().report(report)
 
     def running(self, generation: int, slots: tuple[SlotId, ...], pause_s: float = 0.0) -> None:
-        """Report that the cluster stands."""
+        """Report that the cluster is complete."""
         super().running(generation, tuple(slot for slot in slots if slot != COORDINATOR), pause_s)
 
     def _elastic(self) -> bool | None:

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from jupyter_elastic.worker.plugin import Host
 
 NETWORK = "JUPYTER_ELASTIC_NETWORK"
-"""Names the network of the cluster (`platform.network_namespace`); without it, it is the machine's."""
+"""Variable with the cluster's network (`platform.network_namespace`); without it, the machine's network is used."""
 
 
 FILLED_BYTES = 1024**2
-"""A variable from this size on that begins with one value everywhere gets it from its server, not the coordinator."""
+"""Bytes from which a variable that begins with one value everywhere gets it from its server, not the coordinator."""
 
 _KERAS = re.compile(r"(?<!tf_)\bkeras\b")
 _LEGACY = (
@@ -43,7 +43,7 @@ class ClusterWorker:
     """One process of a cluster."""
 
     groups = None
-    """A coordinator trains alone, as far as `training` sees: its workers run no cell."""
+    """No groups: for `training` a coordinator trains alone, as its workers run no cell."""
     preimports: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     def __init__(self, host: Host) -> None:
@@ -51,7 +51,7 @@ class ClusterWorker:
         self._entered = False
 
     def install(self) -> None:
-        """Move into the cluster's network; a server comes back no more, a coordinator when all servers listen."""
+        """Move into the cluster's network; a server never returns, a coordinator when all servers listen."""
         start = self._host.channel.start
         config = start.env["TF_CONFIG"]
         own, address = task(config)
@@ -88,7 +88,7 @@ class ClusterWorker:
         raise ProtocolError("a server was let into a group")
 
     def _boundary(self) -> None:
-        """Everything is saved from which the cell can go on: let the driver change the cluster, if it wants to."""
+        """Let the driver change the cluster, if it wants to: all that the cell needs to go on is saved."""
         channel = self._host.channel
         if not self._entered:
             self._entered = True
@@ -147,7 +147,7 @@ def _fill_on_servers(tf: types.ModuleType, strategy: Any) -> None:
 
 
 def _refuse_fit(keras: types.ModuleType) -> None:
-    """Keras 3's `fit` can't make a data set for each worker of a cluster, and says so in other words."""
+    """Refuse Keras 3's `fit`: it can't make a data set for each worker of a cluster, and says so in other words."""
     if keras.__version__ < "3":
         return
     plain = keras.Model.fit

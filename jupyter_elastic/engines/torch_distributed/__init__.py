@@ -1,1 +1,1 @@
-"""Engine `torch`: process groups of `torch.distributed`, on our membership in the place of torchrun's agent."""
+"""Engine `torch`: process groups of `torch.distributed`, with our membership instead of torchrun's agent."""

@@ -23,14 +23,14 @@ class Torch(GroupEngine):
 
     @classmethod
     def missing(cls) -> str:
-        """Why there is no PyTorch here, and what to do; empty when there is."""
+        """Return why PyTorch can't be used here, and how to mend that; empty if it can."""
         if importlib.util.find_spec("torch") is None:
             return "PyTorch is not installed for this interpreter; run `pip install torch` in its environment"
         return ""
 
     @classmethod
     def claim(cls, cell: Cell) -> Claim | None:
-        """Cells that use `torch.distributed` or a framework on it; those that use `training`, unless in TensorFlow."""
+        """Claim cells that use `torch.distributed`, or a framework on it, or `training` without TensorFlow."""
         if cell.torch_distributed:
             return Claim(Fit.OWN, "the cell uses torch.distributed")
         if cls.missing() or not cell.training or "tensorflow" in cell.frameworks:
@@ -39,7 +39,7 @@ class Torch(GroupEngine):
 
     @classmethod
     def examine(cls) -> Finding:
-        """PyTorch is installed."""
+        """Check that PyTorch is installed."""
         if cls.missing():
             return Finding(check="PyTorch", status="warning", found="not installed", advice="pip install torch")
         return Finding(check="PyTorch", status="ok", found=f"{version('torch')}, with torch.distributed")
@@ -49,11 +49,11 @@ class Torch(GroupEngine):
         self._store = StoreServer(context.runtime / "torch-store")
 
     async def rendezvous(self, go: membership.Go) -> StoreAddress:
-        """An empty store for the group."""
+        """Return the address of an empty store for the group."""
         return await self._store.begin(go.round)
 
     def broken(self, round_: int) -> None:
-        """Whoever waits in the store for a member that is gone fails now."""
+        """End the round's store: members that wait there for one that is gone fail now."""
         self._store.end(round_)
 
     def _end(self, *args: Any, **kwargs: Any) -> None:

@@ -27,7 +27,7 @@ from jupyter_elastic.training.pace import pace
 from jupyter_elastic.types.errors import EngineError
 
 JOIN = dt.timedelta(seconds=20)
-"""How long members wait for each other to join: they come when they are ready to take a step."""
+"""Time that members wait for each other to join: they come when they are ready to take a step."""
 LARGE = 1024 * 1024
 """Bytes from which a tensor is worth a message of its own."""
 NCCL = {
@@ -35,12 +35,13 @@ NCCL = {
     "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",  # else it sleeps for a minute, for which the end of its group waits
     "TORCH_NCCL_ENABLE_MONITORING": "0",
 }
-"""What torch is told of NCCL: who is gone we learn from the driver, at once."""
+"""Environment variables that keep NCCL from watching its peers: the driver reports a lost one at once."""
 LEAVE_S = 1.0
-"""So long a group of NCCL lives after its abort: its watchdog, which the end of the group waits for while no Python can
-run, may need Python once more, to tell the store of the error."""
+"""Seconds for which a group of NCCL lives after its abort: its watchdog, which the end of the group waits for while no
+Python can run, may need Python once more, to tell the store of the error.
+"""
 JOINS = 3
-"""After so many joins that failed although nobody had died, the cause is not another member."""
+"""Number of joins that may fail although no member has died; then the cause is not another member."""
 
 
 c10d.BackendConfig(dist.Backend("gloo"))  # PyTorch 2.15 reads all entry points for it, in 16 to 36 ms: before a fork
@@ -57,7 +58,7 @@ class TorchGroup(WorkerGroup):
         self._failed_joins = 0
 
     def connect(self, go: Go) -> None:
-        """Find the other members."""
+        """Connect to the other members."""
         address = self._worker.decoded(go, StoreAddress)
         os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = interface(address.address)
         try:
@@ -132,15 +133,15 @@ class TorchGroup(WorkerGroup):
             raise PeerLost("a member of the group is gone")
 
     def rank(self) -> int:
-        """This worker's number."""
+        """Return this worker's rank."""
         return super().rank() if self._place is not None or not dist.is_initialized() else dist.get_rank()
 
     def size(self) -> int:
-        """Members."""
+        """Return the number of members."""
         return super().size() if self._place is not None or not dist.is_initialized() else dist.get_world_size()
 
     def broadcast(self, data: bytes) -> bytes:
-        """Rank 0's `data`, everywhere."""
+        """Return rank 0's `data` on every member."""
         length = torch.tensor([len(data)])
         dist.broadcast(length, 0)
         first = self.rank() == 0
@@ -151,14 +152,14 @@ class TorchGroup(WorkerGroup):
         return data if first else bytes(content.numpy().tobytes())
 
     def total(self, values: Array) -> Array:
-        """The sum over all members."""
+        """Return the sum over all members."""
         tensor = torch.from_numpy(np.array(values))
         dist.all_reduce(tensor)
         summed: Array = tensor.numpy()
         return summed
 
     def allreduce(self, tensors: Sequence[Any], *, name: str, mean: bool = False) -> list[Any]:  # noqa: ARG002
-        """Each tensor's sum or mean over all members; the small ones of a type and device go in one message.
+        """Return each tensor's sum or mean over all members; the small ones of a type and device go in one message.
 
         Large ones are reduced where they lie: memory for all of them, new in each step, costs more than the all-reduce.
         """
@@ -177,7 +178,7 @@ class TorchGroup(WorkerGroup):
         return result
 
     def exchange(self, parts: Sequence[bytes]) -> list[bytes]:
-        """Send each rank its part."""
+        """Send each rank its part, and return the parts received."""
         lengths: Array = np.zeros((len(parts), len(parts)), dtype=np.int64)
         lengths[self.rank()] = [len(part) for part in parts]
         lengths = self.total(lengths)
@@ -188,7 +189,7 @@ class TorchGroup(WorkerGroup):
         return [bytes(part.numpy().tobytes()) for part in taken.split(mine)]
 
     def wrap(self, model: Any, **options: Any) -> Any:
-        """The model in a `DistributedDataParallel` of this group; all have the same weights, so none are sent."""
+        """Wrap the model in a `DistributedDataParallel` of this group; all have the same weights, so none are sent."""
         return _Overlapping(model, **{"init_sync": False, **options})
 
 
@@ -202,7 +203,7 @@ class _Overlapping(DistributedDataParallel):
         self.register_comm_hook(None, lambda _, bucket: _add_up(bucket))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's."""
+        """Run the model's `forward`."""
         pieces = context.micro_batch is not None and not context.micro_batch.only
         with self.no_sync() if pieces else contextlib.nullcontext():
             return super().forward(*args, **kwargs)
@@ -223,7 +224,7 @@ def _add_up(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
 
 
 def _by_nccl() -> list[Any]:
-    """NCCL's halves of all groups, the newest first."""
+    """Return NCCL's halves of all groups, the newest first."""
     if not (dist.is_available() and dist.is_nccl_available()):
         return []
     groups = list(c10d._world.pg_map)[::-1]

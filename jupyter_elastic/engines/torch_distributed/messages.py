@@ -1,4 +1,4 @@
-"""What the engine's halves exchange: where the store is, and the requests to it with their answers. Pure."""
+"""The messages between the engine's halves: the store's address, the requests to it and their answers. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jupyter_elastic.engines.rendezvous import Rendezvous
 from jupyter_elastic.protocol.framing import Frames
 
 MAX_VALUE = 256 * 1024
-"""Bytes of one value; Gloo's are addresses of some hundred bytes."""
+"""Maximum bytes of one value; Gloo's are addresses of some hundred bytes."""
 MAX_WAIT_S = 3600.0
 
 Key: TypeAlias = Annotated[str, Meta(max_length=1024)]
@@ -19,7 +19,7 @@ Keys: TypeAlias = Annotated[tuple[Key, ...], Meta(max_length=256)]
 
 
 class StoreAddress(Rendezvous, frozen=True, kw_only=True):
-    """Where the store of a group is, a UNIX socket."""
+    """The address of a group's store, a UNIX socket."""
 
     round: int
 
@@ -29,7 +29,7 @@ class _Request(Struct, frozen=True, tag=True):
 
 
 class Open(_Request, frozen=True):
-    """The first request of a connection: which round's store it is for."""
+    """The first request of a connection: the round whose store it is for."""
 
     round: int
 
@@ -42,7 +42,7 @@ class Set(_Request, frozen=True):
 
 
 class Get(_Request, frozen=True):
-    """The value of a key, or None when it was not set in time."""
+    """Return the value of a key, or None when it was not set in time."""
 
     key: Key
     wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)]
@@ -56,7 +56,7 @@ class Add(_Request, frozen=True):
 
 
 class CompareSet(_Request, frozen=True):
-    """Set to `desired` what is `expected`, or absent if `expected` is empty; answers with what it is then."""
+    """Set to `desired` a value that is `expected` (absent, if that is empty); answers with the value after that."""
 
     key: Key
     expected: Value
@@ -70,18 +70,18 @@ class Delete(_Request, frozen=True):
 
 
 class Count(_Request, frozen=True):
-    """How many of these keys there are; of all without any."""
+    """Count those of these keys that are set; without keys, all."""
 
     keys: Keys = ()
 
 
 class Answer(Struct, frozen=True):
-    """What a request has come to."""
+    """The answer to a request."""
 
     value: bytes | None = None
     number: int = 0
     refused: str = ""
-    """Why nothing was done."""
+    """Reason why nothing was done."""
 
 
 Request: TypeAlias = Open | Set | Get | Add | CompareSet | Delete | Count

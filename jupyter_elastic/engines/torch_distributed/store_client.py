@@ -1,4 +1,4 @@
-"""The worker's end of the group's store: a `torch.distributed.Store` that asks the driver."""
+"""The worker's end of the group's store: a `torch.distributed.Store` that sends requests to the driver."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class GroupStore(dist.Store):
     Every method raises `DistStoreError` when the round is over, which is when a member has died.
 
     Args:
-        address: Where it is.
-        timeout: How long `get` and `wait` wait for a key.
+        address: The address of the store.
+        timeout: Maximum time that `get` and `wait` wait for a key.
     """
 
     def __init__(self, address: StoreAddress, timeout: dt.timedelta) -> None:
@@ -43,47 +43,47 @@ class GroupStore(dist.Store):
         self._ask(messages.Set(key, _as_bytes(value)))
 
     def get(self, key: str) -> bytes:
-        """A key's value, as soon as it is set."""
+        """Return a key's value, as soon as it is set."""
         return self._wait(key, self._timeout)
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a number; the sum."""
+        """Add to a number, and return the sum."""
         return self._ask(messages.Add(key, amount)).number
 
     def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
-        """Replace a value if it is `expected`; what it is then."""
+        """Replace a value if it is `expected`; return the value after that."""
         return self._ask(messages.CompareSet(key, _as_bytes(expected), _as_bytes(desired))).value or b""
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all these keys are set."""
+        """Return True if all these keys are set."""
         return not keys or self._ask(messages.Count(tuple(keys))).number == len(keys)
 
     def delete_key(self, key: str) -> bool:
-        """Delete a key; whether it was set."""
+        """Delete a key; return True if it was set."""
         return self._ask(messages.Delete(key)).number == 1
 
     def num_keys(self) -> int:
-        """How many keys are set."""
+        """Return the number of keys that are set."""
         return self._ask(messages.Count()).number
 
     deleteKey, getNumKeys = delete_key, num_keys  # noqa: N815  as C++ calls them
 
     def wait(self, keys: Sequence[str], timeout: dt.timedelta | None = None) -> None:
-        """Come back when all these keys are set."""
+        """Return when all these keys are set."""
         for key in keys:
             self._wait(key, self._timeout if timeout is None else timeout)
 
     def set_timeout(self, timeout: dt.timedelta) -> None:
-        """How long `get` and `wait` wait from now on."""
+        """Set the maximum time that `get` and `wait` wait from now on."""
         self._timeout = timeout
 
     @property
     def timeout(self) -> dt.timedelta:
-        """How long `get` and `wait` wait."""
+        """Maximum time that `get` and `wait` wait."""
         return self._timeout
 
     def clone(self) -> GroupStore:
-        """Another connection to the same store, for another thread."""
+        """Return another connection to the same store, for another thread."""
         self._clones.append(GroupStore(self._address, self._timeout))
         return self._clones[-1]
 

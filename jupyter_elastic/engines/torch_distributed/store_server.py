@@ -1,7 +1,7 @@
-"""The key-value store in which a group's members find each other: the driver's end, one dictionary for each round.
+"""Serves the key-value store in which a group's members find each other: the driver's end, one dictionary for a round.
 
 It listens on a UNIX socket in the attempt's private folder and serves the job's own user only. Values are opaque bytes
-of limited size and number. When a round ends, its connections are closed: whoever waits there fails at once.
+of limited size and number. When a round ends, its connections are closed: clients that wait there fail at once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StoreServer:
         return messages.StoreAddress(store=str(self._path), round=round_)
 
     def end(self, round_: int) -> None:
-        """Close the round's connections; nothing happens when it is not the one that is served."""
+        """Close the round's connections; do nothing if the round is not the one that is served."""
         if round_ == self._round:
             self._round = 0
             self._values = KeyValues()

@@ -1,7 +1,7 @@
 """The worker's half of the engine `torch`. Imports torch when a group is formed, and not before.
 
-A group that breaks is heard of from the driver, which sees a death at once: the listening thread then hangs up the
-group's connections, since neither `abort()` nor `shutdown()` of Gloo interrupts a wait.
+The driver, which sees a death at once, reports a broken group: the listening thread then shuts down the group's
+connections, since neither `abort()` nor `shutdown()` of Gloo interrupts a wait.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 OLDEST = "2.7"
 """The first PyTorch whose `DistributedDataParallel` can leave out to send the weights."""
 UNREAD_S = 0.1
-"""How long the others may read what this worker has sent, before it closes connections on which something is unread.
+"""Seconds in which others may read what this worker has sent, before it closes connections with unread data.
 
 The kernel resets these, so that the peer loses the rest of a message, and Gloo forgets who waits for it: one of 20
 interrupts in a loop of small all-reduces cost a session, none of 80 with this.
 """
 BROKEN_S = 5.0
-"""How long the driver may take to say that a member is gone, when an error looks like it."""
+"""Seconds that the driver may take to report that a member is gone, when an error looks like it."""
 
 
 class TorchWorker(GroupWorker):
-    """One worker's way into its groups and out of them, and what it offers to `training`."""
+    """Brings one worker into its groups and out of them, and gives the groups to `training`."""
 
     preimports: ClassVar[Mapping[str, Sequence[str]]] = {"torch": ("jupyter_elastic.engines.torch_distributed.group",)}
 
@@ -49,7 +49,7 @@ class TorchWorker(GroupWorker):
         self._own = ""
         """The backend of the group that a cell has formed itself."""
         self._own_is_new = False
-        """The present cell has."""
+        """True if the present cell has formed that group."""
         host.channel.on_broken = self.sever
 
     def install(self) -> None:
@@ -59,7 +59,7 @@ class TorchWorker(GroupWorker):
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # else to ask for GPUs before a fork initialises CUDA
 
     def stay(self) -> None:
-        """Know the connections of a group that a cell forms itself."""
+        """Track the connections of a group that a cell forms itself."""
         super().stay()
         self.channel.on_interrupted = self._leave_politely
         after_import("torch.distributed", self._watch_init)
@@ -77,12 +77,12 @@ class TorchWorker(GroupWorker):
         module.init_process_group = init_process_group  # type: ignore[attr-defined]
 
     def joined(self) -> None:
-        """As the base's; only `training.run` forms this group, and its loop comes before anything else."""
+        """Do as the base; but only if `training.run` forms this group, whose loop comes before anything else."""
         if self.in_loop:
             super().joined()
 
     def entered(self, *, callbacks: bool = False) -> None:
-        """The cell has come to its elastic loop, at whose next commit an interrupt counts."""
+        """Record that the cell has come to its elastic loop, at whose next commit an interrupt counts."""
         super().entered(callbacks=callbacks)
         self.channel.joins = False
 
@@ -107,13 +107,13 @@ class TorchWorker(GroupWorker):
         return again
 
     def _leave_politely(self) -> None:
-        """Free the members, of whom none is gone: they read what was sent before the connections are closed."""
+        """Free the members, none of which is gone: they read what was sent before the connections are closed."""
         self.sockets.hang_up(socket.SHUT_WR)
         time.sleep(UNREAD_S)
         self.sever()
 
     def next_cell(self, host: Host) -> None:
-        """Be of the next cell's job."""
+        """Prepare for the next cell's job."""
         super().next_cell(host)
         host.channel.on_interrupted = self._leave_politely
 
@@ -126,7 +126,7 @@ class TorchWorker(GroupWorker):
             self._own_is_new = False
 
     def group(self, framework: str | None) -> TorchGroup:
-        """The group by PyTorch's tensors; EngineError for another framework's."""
+        """Return the group for PyTorch's tensors; EngineError for another framework's."""
         if framework not in {None, "torch"}:
             raise EngineError(
                 f"The engine 'torch' trains PyTorch models, and this training.State holds objects of {framework}. Run "
@@ -146,12 +146,12 @@ class TorchWorker(GroupWorker):
         return self._group
 
     def formed(self) -> TorchGroup | None:
-        """The group that is there, whether `training` or the cell's own `init_process_group` has formed it."""
+        """Return the present group, formed by `training` or by the cell's own `init_process_group`."""
         distributed = sys.modules.get("torch.distributed")
         return self.group("torch") if distributed is not None and distributed.is_initialized() else None
 
     def peer_lost(self, error: BaseException) -> PeerLost | None:
-        """The error to raise instead, if a member is gone.
+        """Return the error to raise instead, if a member is gone.
 
         Gloo raises plain `RuntimeError`, from a collective or out of `backward()`, and NCCL nothing, so that a cell may
         stumble over a loss that is no number. What a user's code raises may look like either: the driver knows whether
@@ -166,7 +166,7 @@ class TorchWorker(GroupWorker):
         return PeerLost(str(error)) if lost else None
 
     def sever(self) -> None:
-        """Free whoever waits in a collective for another member."""
+        """Free the members that wait in a collective for another."""
         super().sever()
         if self._group is not None:
             self._group.abort()

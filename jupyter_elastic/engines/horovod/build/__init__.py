@@ -1,4 +1,4 @@
-"""`jupyter elastic build-horovod`: builds the unmodified Horovod source package for what is installed here.
+"""Builds the unmodified Horovod source package for what is installed here: `jupyter elastic build-horovod`.
 
 No released Horovod compiles against a current torch or TensorFlow as it stands; a compiler wrapper (`hvd-cxx`) is all
 it takes. The wheel is tied to the torch and TensorFlow it was built with, so it is cached by their versions.
@@ -36,7 +36,7 @@ PERCENT = re.compile(r"^\s*\[\s*(\d+)%\]")
 
 
 def installed(name: str) -> str | None:
-    """The version of an installed distribution, or None."""
+    """Return the version of an installed distribution, or None."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -44,18 +44,18 @@ def installed(name: str) -> str | None:
 
 
 def tensorflow_version() -> str | None:
-    """The version of TensorFlow under whichever of its package names."""
+    """Return the version of TensorFlow under any of its package names."""
     return installed("tensorflow") or installed("tensorflow-cpu") or installed("tensorflow-gpu")
 
 
 def frameworks() -> dict[str, str]:
-    """What Horovod would be built for: name and version."""
+    """Return the frameworks that Horovod would be built for: name and version."""
     found = {"torch": installed("torch"), "tensorflow": tensorflow_version()}
     return {name: version for name, version in found.items() if version}
 
 
 def cuda_home() -> Path | None:
-    """Where CUDA's compiler is, sought as torch seeks it; None where there is none, or nothing that would use it."""
+    """Return the home of CUDA's compiler, sought as torch seeks it; None if there is none, or no use for it."""
     if not uses_gpus():
         return None
     nvcc = shutil.which("nvcc")  # which may be a script that calls the toolkit's own
@@ -65,17 +65,17 @@ def cuda_home() -> Path | None:
 
 
 def uses_gpus() -> bool:
-    """Whether torch or TensorFlow could use GPUs: they may be on other machines than this one."""
+    """Return True if torch or TensorFlow could use GPUs: these may be on other machines than this one."""
     return not (installed("torch") or "").endswith("+cpu") and (has_gpus() or _nccl_of_torch() is not None)
 
 
 def has_gpus() -> bool:
-    """Whether NVIDIA's driver is loaded."""
+    """Return True if NVIDIA's driver is loaded."""
     return Path("/proc/driver/nvidia").exists()
 
 
 def missing_pieces() -> list[str]:
-    """What this machine lacks for the build, each with the way to get it."""
+    """Return what this machine lacks for the build, each with the way to get it."""
     lacks = []
     if not frameworks():
         lacks.append("neither torch nor TensorFlow is installed: pip install torch   (or tensorflow tf-keras)")
@@ -91,7 +91,7 @@ def missing_pieces() -> list[str]:
 
 
 def cache_key() -> str:
-    """Wheels with this key fit this interpreter, these frameworks and this processor."""
+    """Return the cache key of wheels that fit this interpreter, these frameworks and this processor."""
     parts = [HOROVOD, platform.python_version(), platform.machine(), _cpu_flags(), str(cuda_home()), _capabilities()]
     parts += [f"{name}-{version}" for name, version in sorted(frameworks().items())]
     parts += [file.read_text() for file in (WRAPPER, *HEADERS)]
@@ -109,13 +109,13 @@ def _cpu_flags() -> str:
 
 
 def cache_folder() -> Path:
-    """Where wheels are kept: beside pip's own cache, below the user's cache folder."""
+    """Return the folder of the wheels: beside pip's own cache, below the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base, "jupyter-elastic", "wheels", cache_key())
 
 
 def environment() -> dict[str, str]:
-    """The environment in which Horovod's own build finds its way."""
+    """Return the environment of Horovod's own build."""
     found = frameworks()
     env = dict(os.environ)
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", "")])
@@ -139,7 +139,7 @@ def environment() -> dict[str, str]:
 
 
 def _cuda_environment(home: Path) -> dict[str, str]:
-    """With which Horovod's operations on GPUs are built, by NCCL; what the user has set counts."""
+    """Return the variables for building Horovod's operations on GPUs, by NCCL; the user's own values win."""
     env = {
         "HOROVOD_GPU_OPERATIONS": "NCCL",
         "HOROVOD_CUDA_HOME": str(home),
@@ -165,14 +165,14 @@ def _cuda_environment(home: Path) -> dict[str, str]:
 
 
 def _nccl_of_torch() -> Path | None:
-    """The NCCL that torch was installed with: both must load the same one."""
+    """Return the NCCL that torch was installed with: both must load the same one."""
     package = importlib.util.find_spec("nvidia")
     folders = [Path(folder, "nccl") for folder in package.submodule_search_locations or ()] if package else []
     return next((folder for folder in folders if (folder / "lib" / "libnccl.so.2").exists()), None)
 
 
 def _capabilities() -> str:
-    """The compute capabilities of this machine's GPUs, as `80,90`; empty where NVML does not say."""
+    """Return the compute capabilities of this machine's GPUs, as `80,90`; empty where NVML does not say."""
     if not has_gpus():
         return ""
     try:
@@ -224,7 +224,7 @@ def _what_went_wrong(log: Path) -> str:
 
 
 def wheel_for_here() -> Path | None:
-    """The cached wheel that fits, or None."""
+    """Return the cached wheel that fits, or None."""
     return next(iter(sorted(cache_folder().glob("horovod-*.whl"))), None)
 
 
@@ -236,7 +236,7 @@ def install(wheel: Path) -> None:
 
 
 def check() -> list[str]:
-    """Import what was built, in a fresh interpreter each. The list of frameworks that work; EngineError otherwise."""
+    """Import what was built, in a fresh interpreter each; return the frameworks that work. EngineError otherwise."""
     names = list(frameworks())
     with ThreadPoolExecutor() as threads:
         probes = list(threads.map(_import, names))
@@ -296,7 +296,7 @@ def _run(force: bool, log: Path | None) -> None:
 
 
 class _Line:
-    """Progress on one line of a terminal, or a line each tenth elsewhere."""
+    """Shows progress on one line of a terminal, or a line each tenth elsewhere."""
 
     def __init__(self) -> None:
         self.shown = -1
