@@ -1,1 +1,1 @@
-"""What goes over a socket between processes, as typed messages with versions and limits."""
+"""The messages between processes over sockets, as typed structs with versions and limits."""

@@ -1,9 +1,9 @@
-"""Messages between an agent and a driver, both of one user. Pure.
+"""Defines the messages between an agent and a driver, both of one user. Pure.
 
-A driver is sent `StartDriver` by the agent that forked it, on a connection of their own; agents that come later connect
-to its socket. To each it sends a snapshot of its reports and then every new one, so nothing is lost when one side was
-away; the agent sends orders, and says that it took the `ExitReported` by closing the connection. A driver that stays
-for its session's next cell says `DriverStays` to the agent that connects, and is sent another `StartDriver`.
+The agent that forked a driver sends it `StartDriver`, on a connection of their own; later agents connect to the
+driver's socket. To each the driver sends a snapshot of its reports and then every new one, so nothing is lost when one
+side was away; the agent sends orders, and acknowledges the `ExitReported` by closing the connection. A driver that
+stays for its session's next cell sends `DriverStays` to the agent that connects, and gets another `StartDriver`.
 """
 
 from __future__ import annotations
@@ -16,49 +16,49 @@ from jupyter_elastic.types import AttemptOrder, Launch, Report
 
 
 class StartDriver(Struct, frozen=True, tag=True):
-    """From the agent to a forked driver: its attempt."""
+    """Sent by the agent to a forked driver: its attempt."""
 
     attempt: str
     """The attempt's folder."""
     runtime: str
-    """Its folder for sockets."""
+    """The attempt's folder for sockets."""
     launch: Launch
     renewed_at: float = 0.0
-    """When the lease of the attempt was asked for, where it has one; as in `LeaseRenewed`."""
+    """Time of the request for the attempt's lease, if it has one; as in `LeaseRenewed`."""
 
 
 class StartAgent(Struct, frozen=True, tag=True):
-    """From a driver to a process that is forked as drivers are, in place of `StartDriver`: start another agent."""
+    """Sent by a driver to a forked process instead of `StartDriver`: start another agent."""
 
     killed: int
-    """Pid of the agent that was killed: when `agent.json` names another one by now, or none, there is nothing to do."""
+    """Pid of the killed agent: if `agent.json` names another one by now, or none, there is nothing to do."""
     python: str
     arguments: tuple[str, ...]
 
 
 class LeaseRenewed(Struct, frozen=True, tag=True):
-    """From the agent: the lease lasts a term from `at` on. Only to an attempt whose `Launch` gave it a lease."""
+    """Sent by the agent: the lease lasts a term from `at` on. Only to an attempt whose `Launch` gave it a lease."""
 
     at: float
-    """When the agent asked for it, by `time.monotonic()`."""
+    """Time of the agent's request, by `time.monotonic()`."""
 
 
 class DriverStays(Struct, frozen=True, tag=True):
-    """From the driver of a session's last cell, to who connects: it waits for a `StartDriver`."""
+    """Sent by the driver of a session's last cell to a connecting agent: the driver waits for a `StartDriver`."""
 
     process: tuple[int, float]
     """(pid, start time)."""
     source: int
-    """Which version of the package it runs: another one's agent is to fork its own."""
+    """Version of the package that the driver runs: the agent of another version forks its own driver."""
 
 
 class DriverStarted(Struct, frozen=True, tag=True):
-    """From the driver once the order is on disk; reports follow it, on the same connection. Or an agent lives now."""
+    """Sent by the driver once the order is on disk, before reports on the same connection; or: an agent lives now."""
 
     problem: str
-    """Why it can't start; empty when it has."""
+    """Reason why the driver can't start; empty when it has."""
     held: bool = False
-    """The attempt has another driver, and this one ends."""
+    """True if the attempt has another driver, and this one ends."""
 
 
 START_DRIVER: Frames[StartDriver | StartAgent] = Frames(StartDriver | StartAgent, "the first message to a driver")

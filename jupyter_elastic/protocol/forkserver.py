@@ -1,4 +1,4 @@
-"""Messages between a forkserver and its clients. Pure."""
+"""Defines the messages between a forkserver and its clients. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jupyter_elastic.protocol.framing import Frames
 Process: TypeAlias = tuple[int, float]
 """Pid and start time."""
 MAX_REQUEST, MAX_ANSWER = 4096, 64 * 1024
-"""Bytes."""
+"""Maximum bytes of a message."""
 
 
 class Fork(Struct, frozen=True, tag=True):
@@ -22,13 +22,13 @@ class Fork(Struct, frozen=True, tag=True):
 
 
 class Keep(Struct, frozen=True, tag=True):
-    """Stay for this process, which may ask later."""
+    """Keep the forkserver for this process, which may send requests later."""
 
     kept_for: Process
 
 
 class Clear(Struct, frozen=True, tag=True):
-    """Answer with `Cleared` as soon as nothing lives that processes which are dead by now have started."""
+    """Answer with `Cleared` as soon as no process lives that was started by processes which are dead by now."""
 
 
 Request: TypeAlias = Fork | Keep | Clear
@@ -54,11 +54,11 @@ class Exited(Struct, frozen=True, tag=True):
     code: int
     """Negative for a signal."""
     cleared: bool
-    """Nothing that it had started lives either; else `Cleared` says so later."""
+    """True if no process that it had started lives either; else `Cleared` follows later."""
 
 
 class Cleared(Struct, frozen=True, tag=True):
-    """Nothing lives that this process (of an `Exited`), or any dead one (0: the answer to `Clear`), had started."""
+    """No process lives that this process (of an `Exited`), or any dead one (0: the answer to `Clear`), had started."""
 
     pid: int = 0
 

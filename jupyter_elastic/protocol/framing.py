@@ -1,7 +1,7 @@
-"""The one framing of byte streams between two processes of a user: agent and driver, driver and worker, fork servers.
+"""Frames byte streams between two processes of a user: agent and driver, driver and worker, forkservers.
 
 A frame is a byte with the version, three bytes with the length (big endian), and the msgpack of a tagged struct. Knows
-neither sockets nor event loops: whoever has a reader hands it in. Pure.
+neither sockets nor event loops: the caller passes the reader. Pure.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ import msgspec
 from jupyter_elastic.types.errors import ProtocolError
 
 VERSION = 1
-"""Of all messages on these streams; raised when a message changes its meaning."""
+"""Version of all messages on these streams; raised when a message changes its meaning."""
 MAX_FRAME = 4 * 1024 * 1024
-"""Bytes; a longer frame is refused unread. Three bytes of length could say 16 MiB."""
+"""Maximum bytes of a frame; a longer one is refused unread. Three bytes of length could say 16 MiB."""
 HEADER = 4
 
 T = TypeVar("T")
 
 
 class AsyncReader(Protocol):
-    """What is needed of an `asyncio.StreamReader`."""
+    """The needed part of an `asyncio.StreamReader`."""
 
     async def readexactly(self, n: int, /) -> bytes:
-        """That many bytes; EOFError when the stream ends before."""
+        """Read exactly `n` bytes; EOFError when the stream ends before."""
         ...
 
 
 class Frames(Generic[T]):
-    """Encodes messages and reads those of one type, mostly a union of tagged structs.
+    """An encoder and a reader of messages of one type, mostly a union of tagged structs.
 
-    `what` names the stream in errors; a `limit` below `MAX_FRAME` holds for what is sent and what is read.
+    `what` names the stream in errors; a `limit` below `MAX_FRAME` holds for sent and read messages.
     """
 
     def __init__(self, message: Any, what: str, limit: int = MAX_FRAME) -> None:
@@ -42,13 +42,13 @@ class Frames(Generic[T]):
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(message)
 
     def encode(self, message: T) -> bytes:
-        """The message as a frame. ProtocolError when it is over the limit."""
+        """Encode the message as a frame. ProtocolError when it is over the limit."""
         body = self._encoder.encode(message)
         self._check(len(body))
         return bytes([VERSION]) + len(body).to_bytes(HEADER - 1, "big") + body
 
     async def read(self, reader: AsyncReader) -> T | None:
-        """The next message; None when the stream has ended, also within a frame. ProtocolError for a bad one."""
+        """Read the next message; None when the stream has ended, also within a frame. ProtocolError for a bad one."""
         try:
             size = self._size(await reader.readexactly(HEADER))
             return self._decode(await reader.readexactly(size))
@@ -56,7 +56,7 @@ class Frames(Generic[T]):
             return None
 
     def receive(self, stream: BinaryIO) -> T | None:
-        """`read`, for a thread that blocks."""
+        """Do the same as `read`, in a thread that blocks."""
         try:
             header = stream.read(HEADER)
             if len(header) < HEADER:

@@ -1,7 +1,7 @@
-"""Messages between a driver and its hand on another host, over the stdin and stdout of whatever command leads there.
+"""Defines the messages between a driver and its host agent, over stdin and stdout of the command that leads there.
 
-The hand first writes `MAGIC`, since a login shell may print before it; then both sides speak in frames. Each sends
-something at least every `BEAT_S` seconds. Pure.
+The host agent first writes `MAGIC`, since a login shell may print before it; then both sides exchange frames. Each
+sends a message at least every `BEAT_S` seconds. Pure.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from jupyter_elastic.protocol.framing import Frames
 
 MAGIC = b"\0jupyter-elastic hand 1\n"
 MAX_BEFORE = 64 * 1024
-"""Bytes that may come before `MAGIC`: what a login shell prints."""
+"""Maximum bytes before `MAGIC`: output of a login shell."""
 PIECE = 256 * 1024
-"""Bytes of one message with a part of something."""
+"""Maximum bytes of a part that one message carries."""
 MAX_MESSAGE = 1200 * 1024
 BEAT_S = 0.5
 FENCE_S = 3.5
-"""A hand that has not heard its driver for so long is killed, with its workers."""
+"""Heartbeat timeout: seconds without a message from its driver after which a host agent is killed, with its workers."""
 USE_S = 2.0
 MAX_PORTS = 4096
-"""Held at once."""
+"""Maximum number of ports reserved at once."""
 LOST_S = 5.0
-"""A host that has not been heard for so long is lost. More than `FENCE_S` and a beat: others may have its work now."""
+"""Seconds without a message after which a host is lost. Exceeds `FENCE_S` and a beat: others may have its work then."""
 
 FRAMEWORKS = ("torch", "tensorflow", "horovod")
-"""What must be of one version on all hosts."""
+"""Packages whose versions must be the same on all hosts."""
 
 Piece: TypeAlias = Annotated[bytes, Meta(max_length=PIECE)]
 Channel: TypeAlias = Annotated[int, Meta(ge=1, le=2**53)]
@@ -44,7 +44,7 @@ class _Message(Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class Ping(_Message, frozen=True):
-    """Says that the sender lives."""
+    """A heartbeat: the sender lives."""
 
 
 class Data(_Message, frozen=True):
@@ -64,7 +64,7 @@ class StoreValue(_Message, frozen=True):
     """A value was put into the group's store, or into a copy of it, or removed there (None)."""
 
     number: Channel
-    """Of the copy."""
+    """Number of the copy."""
     key: Short
     value: Value | None
 
@@ -73,22 +73,22 @@ class StoreValue(_Message, frozen=True):
 
 
 class Begin(_Message, frozen=True, kw_only=True):
-    """The first message: what the workers will be."""
+    """The first message: settings of the workers."""
 
     python: Short
-    """Their interpreter; empty: the hand's own."""
+    """Path of the workers' interpreter; empty: the host agent's own."""
     environment: dict[str, str]
     frameworks: tuple[Short, ...]
     warm: bool
     workdir: Short = ""
-    """A folder that must be there."""
+    """A folder that must exist there."""
     copied: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?$")] = ""
-    """SHA-256 of the tar of a folder of which the workers get a copy; empty: there is none."""
+    """SHA-256 of the tar of a folder that the workers get a copy of; empty: there is none."""
     fence_s: float = FENCE_S
 
 
 class Put(_Message, frozen=True):
-    """A part of a file; it counts from the last one on."""
+    """A part of a file; once the last part is there the file is complete."""
 
     name: Literal["payload.msgpack", "names.pickle", "commit", "folder.tar"]
     data: Piece
@@ -96,7 +96,7 @@ class Put(_Message, frozen=True):
 
 
 class StartWorker(_Message, frozen=True):
-    """Start a worker, whose channel this is; `first` is the first message that it finds there."""
+    """Start a worker with this channel; `first` is the first message in the channel."""
 
     channel: Channel
     first: Annotated[bytes, Meta(max_length=1100 * 1024)]
@@ -110,17 +110,17 @@ class Signal(_Message, frozen=True):
 
 
 class Forward(_Message, frozen=True):
-    """Listen for the workers here, on a UNIX socket, and carry each connection to the driver."""
+    """Listen for the host's workers on a UNIX socket, and forward each connection to the driver."""
 
     number: Channel
 
 
 class CopyStore(_Message, frozen=True):
-    """Serve the workers here a copy of the group's store, which begins with these values."""
+    """Serve the host's workers a copy of the group's store, which starts with these values."""
 
     number: Channel
     values: dict[Short, Value]
-    """One for each member."""
+    """A value for each member."""
 
 
 class CloseForward(_Message, frozen=True):
@@ -134,7 +134,7 @@ class Fetch(_Message, frozen=True):
 
 
 class Listen(_Message, frozen=True):
-    """Listen at this address for one who says `token`, for some seconds."""
+    """Listen at this address, for some seconds, for a peer with `token`."""
 
     number: Channel
     address: Short
@@ -142,7 +142,7 @@ class Listen(_Message, frozen=True):
 
 
 class Dial(_Message, frozen=True):
-    """Try whether `token` can be brought there."""
+    """Try to send `token` to this address and port."""
 
     number: Channel
     address: Short
@@ -151,7 +151,7 @@ class Dial(_Message, frozen=True):
 
 
 class Reserve(_Message, frozen=True):
-    """Hold so many ports for servers of the workers here, and let go of those that were held before."""
+    """Reserve `count` ports for servers of the host's workers, and release those reserved before."""
 
     number: Channel
     count: Annotated[int, Meta(ge=1, le=MAX_PORTS)]
@@ -161,32 +161,32 @@ class Reserve(_Message, frozen=True):
 
 
 class Hello(_Message, frozen=True, kw_only=True):
-    """The first message: who is there."""
+    """The first message: description of the host."""
 
     package: Short
     """Version of jupyter-elastic."""
     python: Short
-    """Version."""
+    """Version of Python."""
     frameworks: dict[str, str] = {}
-    """Versions of what groups are made with."""
+    """Versions of the frameworks that form groups."""
     host: Short
-    """What it calls itself."""
+    """The host's own name."""
     pid: int
     at: float
-    """Its clock, in seconds since the epoch."""
+    """The host's clock, in seconds since the epoch."""
     cores: int = 0
     gpus: tuple[Short, ...] = ()
-    """UUIDs."""
+    """UUIDs of the GPUs."""
     gpu: Short = ""
-    """What they are, such as `NVIDIA A100-SXM4-80GB`."""
+    """Model of the GPUs, such as `NVIDIA A100-SXM4-80GB`."""
     addresses: tuple[Short, ...] = ()
-    """Its IPv4 addresses."""
+    """IPv4 addresses of the host."""
     came_by: Short = ""
-    """The one by which the driver's command came, where that is known."""
+    """Address that the driver's command connected to, if known."""
 
 
 class Refused(_Message, frozen=True):
-    """There will be no workers here."""
+    """The host agent will start no workers."""
 
     problem: Short
 
@@ -195,27 +195,27 @@ class Begun(_Message, frozen=True):
     """Workers can be started."""
 
     wants_folder: bool = False
-    """The tar that was announced is not here."""
+    """True if the announced tar is missing here."""
 
 
 class Started(_Message, frozen=True):
-    """A worker lives; or not, with the reason."""
+    """A worker has started; or not, with the reason."""
 
     channel: Channel
     problem: Short = ""
 
 
 class Exited(_Message, frozen=True):
-    """A worker has ended, and everything that it said has been sent."""
+    """A worker has ended, and all of its messages were sent."""
 
     channel: Channel
     code: int | None
     cleared: bool
-    """Nothing that it had started lives; else `Cleared` says so later."""
+    """True if no process that it had started lives; else `Cleared` follows later."""
 
 
 class Cleared(_Message, frozen=True):
-    """Nothing lives any more that this worker had started."""
+    """No process that this worker had started lives any more."""
 
     channel: Channel
 
@@ -228,7 +228,7 @@ class Output(_Message, frozen=True):
 
 
 class Result(_Message, frozen=True):
-    """A part of the values that a rank gives."""
+    """A part of a rank's result values."""
 
     rank: Annotated[int, Meta(ge=0, le=999_999)]
     data: Piece
@@ -236,7 +236,7 @@ class Result(_Message, frozen=True):
 
 
 class Forwarding(_Message, frozen=True):
-    """It listens: for `CopyStore` at a port of the loopback interface, for `Forward` on a UNIX socket."""
+    """The host agent listens: for `CopyStore` at a port of the loopback interface, for `Forward` on a UNIX socket."""
 
     number: Channel
     port: int = 0
@@ -248,7 +248,7 @@ class Connected(_Message, frozen=True):
 
     number: Channel
     channel: Channel
-    """Even; the driver's own are odd."""
+    """Even; the driver's own channels are odd."""
 
 
 class Commit(_Message, frozen=True):
@@ -260,35 +260,34 @@ class Commit(_Message, frozen=True):
 
 
 class WorkerUse(Struct, frozen=True, array_like=True):
-    """What a worker, with all that it started, uses."""
+    """Resource use of a worker and its descendants."""
 
     cores: Annotated[float, Meta(ge=0)]
-    """Kept busy since the last time."""
+    """Cores kept busy since the last message."""
     memory: Annotated[int, Meta(ge=0, le=2**60)]
     """Resident bytes."""
 
 
 class GpuUse(Struct, frozen=True, array_like=True):
-    """What is used of a GPU."""
+    """Use of a GPU."""
 
     device: Short
-    """Its UUID."""
+    """UUID of the GPU."""
     busy: Annotated[float, Meta(ge=0, le=1)] | None
-    """Part of the last moments in which it computed; None where nobody says it."""
+    """Fraction of the last moments in which the GPU computed; None if not reported."""
     memory: Annotated[int, Meta(ge=0, le=2**60)]
-    """Bytes in use."""
     total: Annotated[int, Meta(ge=0, le=2**60)]
 
 
 class Use(_Message, frozen=True):
-    """What the workers use now; said every `USE_S` while there are any."""
+    """The workers' present use; sent every `USE_S` seconds while there are workers."""
 
     workers: Annotated[tuple[WorkerUse, ...], Meta(max_length=10_000)]
     gpus: Annotated[tuple[GpuUse, ...], Meta(max_length=10_000)] = ()
 
 
 class Listening(_Message, frozen=True):
-    """The port where the token is waited for; 0 and why it can't be."""
+    """The port where the token is awaited; 0 and the reason on failure."""
 
     number: Channel
     port: int
@@ -296,7 +295,7 @@ class Listening(_Message, frozen=True):
 
 
 class Reserved(_Message, frozen=True):
-    """The ports that are held; none of them, and why."""
+    """The reserved ports; or none, with the reason."""
 
     number: Channel
     ports: Annotated[tuple[Annotated[int, Meta(ge=1, le=65535)], ...], Meta(max_length=MAX_PORTS)] = ()
@@ -304,7 +303,7 @@ class Reserved(_Message, frozen=True):
 
 
 class Dialled(_Message, frozen=True):
-    """Why the token could not be brought there; empty: it was."""
+    """The reason why the token could not be sent; empty on success."""
 
     number: Channel
     problem: Short = ""

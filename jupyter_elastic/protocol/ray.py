@@ -1,4 +1,4 @@
-"""What the bridge to a Ray cluster says: one JSON list of its nodes, or an answer a line to what it is asked. Pure."""
+"""Defines the output of a Ray cluster's bridge: a JSON list of the nodes, or an answer a line to requests. Pure."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from typing import Annotated, TypeAlias
 from msgspec import Meta, Struct
 
 MOST_BYTES = 1_000_000
-"""Of a line."""
+"""Maximum bytes of a line."""
 
 
 class RayNode(Struct, frozen=True, kw_only=True):
-    """A living node."""
+    """A live node."""
 
     id: Annotated[str, Meta(pattern=r"^[0-9a-f]{1,100}$")]
     address: Annotated[str, Meta(max_length=200)]
-    """By which the other nodes reach it."""
+    """Address for connections from the other nodes."""
     cpus: Annotated[float, Meta(ge=0)] = 0.0
     gpus: Annotated[float, Meta(ge=0)] = 0.0
-    """What Ray gives away there."""
+    """Resources that Ray allocates there."""
     here: bool = False
-    """It is the machine that was asked on."""
+    """True for the machine that the bridge runs on."""
 
 
 class CreateGroup(Struct, frozen=True, tag="create"):
-    """Ask for a placement group of one bundle; until there is room for it, Ray's autoscaler counts it as demand."""
+    """Request a placement group of one bundle; until there is room for it, Ray's autoscaler counts it as demand."""
 
     bundle: dict[str, float]
 
 
 class RemoveGroup(Struct, frozen=True, tag="remove"):
-    """Let go of it."""
+    """Remove the group."""
 
     number: str
 
 
 class ReadGroups(Struct, frozen=True, tag="read"):
-    """Say which there are."""
+    """List the groups."""
 
 
 ToBridge: TypeAlias = CreateGroup | RemoveGroup | ReadGroups
@@ -47,18 +47,18 @@ class RayGroup(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     number: str
     node: Annotated[str, Meta(pattern=r"^[0-9a-f]{0,100}$")] = ""
-    """The id of the node that it has room on; empty: it waits."""
+    """Id of the group's node; empty: the group waits for room."""
     address: Annotated[str, Meta(max_length=200)] = ""
-    """That node's."""
+    """Address of that node."""
     until: float | None = None
-    """When the node goes, in seconds since the epoch; None: nobody knows."""
+    """End of the node, in seconds since the epoch; None: not known."""
 
 
 class RayGroups(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer to each: all groups that this bridge has asked for and that still are."""
+    """The answer to each request: all groups that this bridge has requested and not lost."""
 
     groups: tuple[RayGroup, ...] = ()
     created: str = ""
-    """The number of the new one."""
+    """Number of the new group."""
     problem: str = ""
-    """Why it could not be done."""
+    """Reason why the request failed."""

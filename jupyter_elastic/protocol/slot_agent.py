@@ -1,4 +1,4 @@
-"""What a worker asks the machine's slot agent: to be let to the device of the slot that its job has leased. Pure."""
+"""Defines a worker's request to the machine's slot agent: access to the device of its job's leased slot. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jupyter_elastic.types.vocabulary import Count
 
 SOCKET = "/run/elastic-slot-agent/agent.sock"
 VARIABLE = "JUPYTER_ELASTIC_SLOT_AGENT"
-"""Names another socket."""
+"""Environment variable with the path of another socket."""
 MAX_MESSAGE = 4096
 
 
 class Enter(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The asking process, which the kernel names, and all that it starts from now on run on this slot."""
+    """Run the requesting process, which the kernel identifies, and all its later children on this slot."""
 
     job: JobId
     attempt: Count
@@ -25,7 +25,7 @@ class Enter(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 class Entered(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """It may open the slot's device, and no other of the pool; or the reason why it is where it was."""
+    """The worker may open the slot's device, and no other of the pool; or the reason why nothing changed."""
 
     problem: str = ""
 

@@ -1,7 +1,7 @@
-"""The protocol on the daemon's socket, without I/O: what a frame holds, and its limits.
+"""Defines the protocol on the daemon's socket, without I/O: the content of frames, and their limits.
 
 One ZeroMQ message is one frame: msgpack of a `Request` (to the daemon) or a `Message` (from it). Knows types and
-errors; must not know sockets. Who is speaking comes from the socket (UNIX peer or CURVE key), never from the message.
+errors; must not know sockets. The socket (UNIX peer or CURVE key) identifies the sender, never the message.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from jupyter_elastic.types.errors import BadRequest, ProtocolError
 
 VERSION = 9
 MAX_FRAME = 4 * 1024 * 1024
-"""Bytes; a longer frame is refused unread."""
+"""Maximum bytes of a frame; a longer one is refused unread."""
 
 
 class _Struct(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -43,25 +43,25 @@ class _Struct(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tru
 
 
 Kind: TypeAlias = Literal["user", "service"]
-"""What a Hub vouches for."""
+"""Kinds of accounts that a Hub vouches for."""
 
 
 class Ask(_Struct, tag=True, frozen=True, kw_only=True):
-    """What a request asks for."""
+    """The base of requests' contents."""
 
 
 class Hello(Ask, frozen=True, kw_only=True):
-    """First message: which protocol, and in which role. An agent gets orders from then on. Answer: `Welcome`."""
+    """First message: protocol version and role. From then on an agent gets orders. Answer: `Welcome`."""
 
     version: int
     role: str = "client"
     """`client` or `agent`."""
     place: AgentPlace | None = None
-    """Where the agent is. A second agent of a user, elsewhere, is refused while the first has something that runs."""
+    """Origin of the agent. A user's second agent with another origin is refused while the first one's processes run."""
     alone: bool = False
-    """It has looked at the folders of all jobs, and no driver is alive."""
+    """True if the agent has checked all jobs' folders and found no live driver."""
     take_over: bool = False
-    """Its user says that nothing of the other agent runs any more."""
+    """True if the user asserts that no process of the other agent runs any more."""
 
 
 class SubmitJob(Ask, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class CancelJob(Ask, frozen=True, kw_only=True):
 
 
 class CancelJobs(Ask, frozen=True, kw_only=True):
-    """End these jobs, or all unfinished ones of `owner`: all of them, or none where one may not be ended.
+    """End these jobs, or all unfinished ones of `owner`: all of them, or none if one may not be ended.
 
     Answer: `Cancelled`.
     """
@@ -95,11 +95,11 @@ class ReleaseJob(Ask, frozen=True, kw_only=True):
     job: JobId
     reason: str = ""
     force: bool = False
-    """Though the agent is there, or a lease runs: something of the job may still run."""
+    """Do so though the agent lives, or a lease runs: processes of the job may still run."""
 
 
 class ResizeJob(Ask, frozen=True, kw_only=True):
-    """Change a job's range, or what else it asked for; what is not set stays (`Resize`). Answer: `Done`."""
+    """Change a job's range, or another of its demands; unset fields keep their value (`Resize`). Answer: `Done`."""
 
     job: JobId
     min_slots: int | UnsetType = UNSET
@@ -128,7 +128,7 @@ class Undrain(Ask, frozen=True, kw_only=True):
 
 
 class ListJobs(Ask, frozen=True, kw_only=True):
-    """Answer: `Jobs`, newest last. `all` includes the ended ones (the newest `limit`); `owner`: only that user's."""
+    """List jobs, newest last. `all` adds ended ones (the newest `limit`); `owner`: only that user's. Answer: `Jobs`."""
 
     all: bool = False
     owner: str = ""
@@ -137,26 +137,26 @@ class ListJobs(Ask, frozen=True, kw_only=True):
 
 
 class ListHosts(Ask, frozen=True, kw_only=True):
-    """Answer: `Hosts`."""
+    """List the slots and other hosts. Answer: `Hosts`."""
 
 
 class ListPolicies(Ask, frozen=True, kw_only=True):
-    """Answer: `Policies`."""
+    """List the installed policies. Answer: `Policies`."""
 
 
 class ReadView(Ask, frozen=True, kw_only=True):
-    """What a policy would see now, for a what-if outside the daemon. Answer: `PoolView`."""
+    """Read the view that a policy would get now, for a what-if outside the daemon. Answer: `PoolView`."""
 
 
 class ReadDemand(Ask, frozen=True, kw_only=True):
-    """How many more slots the queue could use (`scheduler/core/demand.py`). Answer: `Demand`."""
+    """Read how many more slots the queue could use (`scheduler/core/demand.py`). Answer: `Demand`."""
 
     at_most: Annotated[int, Meta(ge=1, le=10_000)] = 1
-    """So many could be brought."""
+    """Maximum number of slots that could be added."""
 
 
 class SwitchPolicy(Ask, frozen=True, kw_only=True):
-    """Switch the policy. Answer: `Done`; unknown name or bad option: the old one stands."""
+    """Switch the policy. Answer: `Done`; for an unknown name or bad option the old one stays."""
 
     name: str
     options: dict[str, Any] = {}
@@ -165,7 +165,7 @@ class SwitchPolicy(Ask, frozen=True, kw_only=True):
 
 
 class ExplainJob(Ask, frozen=True, kw_only=True):
-    """Why does this job wait, or hold what it holds? Answer: `Explanation`."""
+    """Explain why the job waits, or holds its slots. Answer: `Explanation`."""
 
     job: JobId
 
@@ -174,7 +174,7 @@ class Follow(Ask, frozen=True, kw_only=True):
     """Send every event after `since` and go on with new ones, as `EventsMessage`s. Answer: `Following`."""
 
     stream: int = 0
-    """The asker's number for it; a second Follow of the same number begins anew."""
+    """The client's number of the stream; a second Follow of the same number restarts it."""
     since: int = 0
     job: JobId | None = None
     """Only events of this job, and of the pool since it was submitted."""
@@ -184,17 +184,17 @@ class Unfollow(Ask, frozen=True, kw_only=True):
     """Send no more events of a stream. Answer: `Done`."""
 
     stream: int = 0
-    """That of the `Follow`."""
+    """The `Follow`'s number."""
 
 
 class ReportArrived(Ask, frozen=True, kw_only=True):
-    """An agent's report. Its `by` is ignored: the socket says who. Answer: `Done`."""
+    """Deliver an agent's report. Its `by` is ignored: the socket identifies the sender. Answer: `Done`."""
 
     report: Report
 
 
 class RenewLeases(Ask, frozen=True, kw_only=True):
-    """An agent's heart-beat: these attempts live, as (job, attempt), and their leases last a term from now on.
+    """Renew leases, as an agent's heartbeat: these attempts live, as (job, attempt), and their terms start anew.
 
     Answer: `LeasesRenewed`.
     """
@@ -203,21 +203,21 @@ class RenewLeases(Ask, frozen=True, kw_only=True):
 
 
 class FailedHost(_Struct, frozen=True, kw_only=True):
-    """A host that an agent's user could not reach."""
+    """A host to which an agent's user could not connect."""
 
     why: Annotated[str, Meta(max_length=4000)]
     again_at: float
-    """When it is tried again, in seconds since the epoch."""
+    """Time of the next try, in seconds since the epoch."""
 
 
 class ReportFailedHosts(Ask, frozen=True, kw_only=True):
-    """An agent's: all hosts of a shared pool that its user can't reach now. Answer: `Done`."""
+    """Report, as an agent, all hosts of a shared pool that its user can't reach now. Answer: `Done`."""
 
     hosts: Annotated[dict[Annotated[str, Meta(max_length=200)], FailedHost], Meta(max_length=10_000)] = {}
 
 
 class ReadUsage(Ask, frozen=True, kw_only=True):
-    """Who used how much from the day of `since` on; administrators see everybody's, others theirs. Answer: `Used`."""
+    """Read the users' usage from the day of `since` on; administrators see all, others their own. Answer: `Used`."""
 
     since: float = 0.0
 
@@ -234,49 +234,49 @@ class RegisterKey(Ask, frozen=True, kw_only=True):
 
 
 class RevokeKey(Ask, frozen=True, kw_only=True):
-    """Let this key connect no longer, and end its connections; administrators only. Answer: `Done`."""
+    """Revoke this key, and end its connections; administrators only. Answer: `Done`."""
 
     key: PublicKey
     user: str = ""
-    """Only if it is this Hub user's or service's; empty: whose it may be."""
+    """Condition: the key belongs to this Hub user or service; empty: to anyone."""
     kind: Kind = "user"
     reason: str = ""
 
 
 class ReadMetrics(Ask, frozen=True, kw_only=True):
-    """The figures of the daemon, for who watches it; who sees everybody's jobs may. Answer: `Metrics`."""
+    """Read the daemon's metrics, for monitoring; allowed for who sees everybody's jobs. Answer: `Metrics`."""
 
 
 class ReadProblem(Ask, frozen=True, kw_only=True):
-    """What keeps the pool from taking jobs; everybody may ask. Answer: `Problem`."""
+    """Read what keeps the pool from taking jobs; everybody may. Answer: `Problem`."""
 
 
 class ReadAudit(Ask, frozen=True, kw_only=True):
-    """Who decided and who was refused what since then; administrators see all, others theirs. Answer: `Audited`."""
+    """Read decisions and refusals since then; administrators see all, others their own. Answer: `Audited`."""
 
     since: float = 0.0
     user: str = ""
-    """Only what this one did, or what was done to his."""
+    """Filter: decisions by this user, or about this user or the user's jobs."""
     job: JobId | None = None
     before: int | None = None
-    """Only events before this one (`seq`): with the first row of an answer, what was left out of it."""
+    """Only events before this one (`seq`): the first row of an answer gives those left out of it."""
     limit: int = 1000
-    """The newest so many, of 2,000."""
+    """Maximum number of the newest rows, up to 2,000."""
 
 
 class ReadPast(Ask, frozen=True, kw_only=True):
-    """The events that say who held which slots from then on, for who begins to look later. Answer: `Past`."""
+    """Read the events that say which jobs held which slots from then on, for a late viewer. Answer: `Past`."""
 
     since: float = 0.0
-    """Seconds since the epoch. Jobs that were there then come with their events from before."""
+    """Seconds since the epoch. Jobs that existed then come with their earlier events."""
     after: int = 0
-    """Only events after this one (`seq`): the `last` of the answer before."""
+    """Only events after this one (`seq`): the `last` of the previous answer."""
     ended: bool = False
-    """Instead all events of the jobs that have ended since then, forgotten ones too, and all changes of hosts."""
+    """Instead read all events of jobs ended since then, forgotten ones too, and all changes of hosts."""
 
 
 class Ping(Ask, frozen=True, kw_only=True):
-    """Heart-beat. Answer: `Done`."""
+    """Send a heartbeat. Answer: `Done`."""
 
 
 class Shutdown(Ask, frozen=True, kw_only=True):
@@ -317,7 +317,7 @@ AnyAsk: TypeAlias = (
 
 
 class Request(_Struct, frozen=True, kw_only=True):
-    """One ask; `id` comes back in the answer."""
+    """A request of the daemon; `id` comes back in the answer."""
 
     id: int
     ask: AnyAsk
@@ -331,42 +331,42 @@ class _Head(Struct):
 
 
 class Answer(_Struct, tag=True, frozen=True, kw_only=True):
-    """What an ask is answered with."""
+    """The base of answers."""
 
 
 class Welcome(Answer, frozen=True, kw_only=True):
-    """The pool as the newcomer needs it."""
+    """The pool's description for a new connection."""
 
     version: int
     package: str
     """Version of the daemon's package."""
     user: str
-    """Who the socket says you are."""
+    """The user's name, by the socket."""
     pool: str
     seq: int
     policy: str
     started_at: float
     pid: int = 0
     administers: bool = False
-    """Whether you may change what is others'."""
+    """True if the user may change others' jobs and the pool."""
     log_format: Literal["text", "json"] = "text"
-    """How the daemon logs, and agents that were not told otherwise."""
+    """Log format of the daemon, and of agents without an option for it."""
     shared: bool = False
-    """Whether others use the pool too: its other hosts are its administrator's to name."""
+    """True if other users use the pool too: then its other hosts are its administrator's to name."""
 
 
 class Done(Answer, frozen=True, kw_only=True):
-    """Carried out, and on disk if it changed anything."""
+    """The request was carried out, and is on disk if it changed anything."""
 
 
 class Submitted(Answer, frozen=True, kw_only=True):
-    """The job's number."""
+    """The number of the queued job."""
 
     job: JobId
 
 
 class Cancelled(Answer, frozen=True, kw_only=True):
-    """The jobs that were told to end."""
+    """The jobs that are to end."""
 
     jobs: tuple[JobId, ...]
 
@@ -385,9 +385,9 @@ class Hosts(Answer, frozen=True, kw_only=True):
     kind: str = "cpu"
     seq: int = 0
     drains: tuple[types.Drain, ...] = ()
-    """What administrators keep from new work."""
+    """Hosts and slots that administrators keep from new work."""
     others: tuple[HostInfo, ...] = ()
-    """Those that are other machines than the daemon's."""
+    """Hosts other than the daemon's machine."""
 
 
 class Policies(Answer, frozen=True, kw_only=True):
@@ -395,11 +395,11 @@ class Policies(Answer, frozen=True, kw_only=True):
 
     policies: tuple[PolicyInfo, ...]
     refusal: str = ""
-    """Why who asks may not switch, and whom to ask; empty when they may."""
+    """Reason why the user may not switch, and whom to ask; empty if allowed."""
 
 
 class PoolView(Answer, frozen=True, kw_only=True):
-    """The view, and the policy that decides with its options."""
+    """The view, and the active policy with its options."""
 
     view: View
     policy: str
@@ -407,7 +407,7 @@ class PoolView(Answer, frozen=True, kw_only=True):
 
 
 class Demand(Answer, frozen=True, kw_only=True):
-    """What the policy would give away beyond the slots that there are; at most what was asked for."""
+    """Slots that the policy would give away beyond the existing ones; at most `at_most`."""
 
     slots: int
 
@@ -417,7 +417,7 @@ class Explanation(Answer, frozen=True, kw_only=True):
 
     text: str
     until: str = ""
-    """The end of `text` that says about when the job can start; empty where waiting alone does not help."""
+    """The end of `text`, on when the job can start; empty if waiting alone does not help."""
 
 
 class Following(Answer, frozen=True, kw_only=True):
@@ -427,48 +427,48 @@ class Following(Answer, frozen=True, kw_only=True):
 
 
 class LeasesRenewed(Answer, frozen=True, kw_only=True):
-    """Those of the attempts that still hold slots. What the others' were may be somebody else's by now."""
+    """The attempts that still hold slots. Slots of the others may belong to another job by now."""
 
     held: tuple[tuple[JobId, int], ...] = ()
     lease_s: float = 0.0
-    """The term of new leases; 0: they don't run out. An attempt keeps that of its `Launch`."""
+    """Term of new leases in seconds; 0: unlimited. An attempt keeps that of its `Launch`."""
     warm: int = 0
-    """So many warm parents may a user keep on this pool; 0: as many as the user likes."""
+    """Maximum number of warm parents that a user may keep on this pool; 0: unlimited."""
     sessions: int = 0
-    """So many sessions may the user have at a time; 0: as many as the user likes."""
+    """Maximum number of the user's sessions at a time; 0: unlimited."""
     parked_mb: int = 0
-    """Megabytes that the workers of these may have together between their cells; 0: a quarter of the machine's."""
+    """Maximum megabytes of their workers together between cells; 0: a quarter of the machine's."""
 
 
 class UsageRow(_Struct, frozen=True, kw_only=True):
-    """What a user has used on a day."""
+    """A user's usage on a day."""
 
     day: str
     """UTC, as 2026-11-23."""
     user: str
     group: str = ""
     slot_s: float
-    """Slots that were leased to the user's jobs, times seconds."""
+    """Slots leased to the user's jobs, times seconds."""
     borrowed_s: float = 0.0
-    """Of these, what was beyond the user's fair share or quota."""
+    """The part of `slot_s` beyond the user's fair share or quota."""
     lent_s: float = 0.0
-    """What others held of this user's; of a group, what was no member's."""
+    """Slot-seconds of this user's share that others held; of a group, those that no member held."""
 
 
 class Used(Answer, frozen=True, kw_only=True):
-    """By day, user and group; what is still held counts until `until` (seconds since the epoch)."""
+    """Usage by day, user and group; slots still held count until `until` (seconds since the epoch)."""
 
     rows: tuple[UsageRow, ...]
     until: float
 
 
 class KeyAdmitted(Answer, frozen=True, kw_only=True):
-    """The key may connect to `endpoint`, where the daemon proves that it is it by `server_key`, until `expires_at`."""
+    """The key may connect to `endpoint` until `expires_at`; the daemon proves its identity by `server_key`."""
 
     user: str
-    """What the pool calls him."""
+    """The pool's name of the user."""
     endpoint: str
-    """As the daemon listens; `0.0.0.0` where that is any address."""
+    """The daemon's listening address; `0.0.0.0` if that is any address."""
     server_key: str
     expires_at: float
 
@@ -482,7 +482,7 @@ class MetricSample(_Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()
     value: float
     buckets: tuple[tuple[str, int], ...] = ()
-    """Of a histogram, by upper bound in increasing order: how many values were at most so high."""
+    """For a histogram: upper bounds in increasing order, each with the number of values up to it."""
 
 
 class MetricFamily(_Struct, frozen=True, kw_only=True):
@@ -491,21 +491,21 @@ class MetricFamily(_Struct, frozen=True, kw_only=True):
     name: str
     kind: MetricKind
     text: str
-    """What they are."""
+    """Description of the figures."""
     labels: tuple[str, ...] = ()
     """Names of the samples' labels."""
     samples: tuple[MetricSample, ...]
 
 
 class Metrics(Answer, frozen=True, kw_only=True):
-    """All figures, and what keeps the pool from taking jobs; empty when nothing does."""
+    """All figures, and the problem that keeps the pool from taking jobs; empty without one."""
 
     families: tuple[MetricFamily, ...]
     problem: str = ""
 
 
 class Problem(Answer, frozen=True, kw_only=True):
-    """Why the journal can't be written now; empty when it can."""
+    """The reason why the journal can't be written now; empty when it can."""
 
     text: str = ""
 
@@ -517,9 +517,9 @@ class AuditRow(_Struct, frozen=True, kw_only=True):
     """The number of its event."""
     at: float
     by: str
-    """Who decided; `daemon`: the policy, or time."""
+    """The user who decided; `daemon`: the policy, or time."""
     user: str = ""
-    """Whom it is about."""
+    """The user whom it affects."""
     job: JobId | None = None
     what: str
     reason: str = ""
@@ -530,20 +530,20 @@ class Audited(Answer, frozen=True, kw_only=True):
 
     rows: tuple[AuditRow, ...]
     more: bool = False
-    """Whether older ones were left out."""
+    """True if older ones were left out."""
 
 
 class Past(Answer, frozen=True, kw_only=True):
-    """Events in order of `seq`: of jobs their beginning, slots and end, and of the pool its hosts, policies and shares.
+    """Events in order of `seq`: of jobs start, slots and end, and of the pool its hosts, policies and shares.
 
-    What the receiver may not see is left out.
+    Events that the receiver may not see are left out.
     """
 
     events: tuple[Event, ...]
     last: int
-    """There is none of these kinds up to this one that was not sent."""
+    """All events of these kinds up to this `seq` were sent."""
     more: bool = False
-    """Whether there are later ones: ask again `after` `last`."""
+    """True if there are later ones: request those `after` `last`."""
 
 
 class Refused(Answer, frozen=True, kw_only=True):
@@ -577,7 +577,7 @@ AnyAnswer: TypeAlias = (
 
 
 class Message(_Struct, tag=True, frozen=True, kw_only=True):
-    """What the daemon sends."""
+    """The base of the daemon's messages."""
 
 
 class AnswerMessage(Message, frozen=True, kw_only=True):
@@ -591,11 +591,11 @@ class EventsMessage(Message, frozen=True, kw_only=True):
     """Events in order of `seq`, without gap to the last ones sent; `previous` lets the receiver check that.
 
     Events that the receiver may not see (another user's progress) are left out, hence `previous` and `last`. A message
-    without events says that the story so far ends at `last`.
+    without events says that the events so far end at `last`.
     """
 
     stream: int = 0
-    """That of the `Follow`."""
+    """The `Follow`'s number."""
     previous: int
     last: int
     events: tuple[Event, ...]
@@ -616,7 +616,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode(message: Request | AnyMessage) -> bytes:
-    """The frame of a message; BadRequest if none can be made, ProtocolError if the other side would refuse it."""
+    """Encode a message as a frame; BadRequest if impossible, ProtocolError if the other side would refuse it."""
     try:
         frame = _encoder.encode(message)
     except (OverflowError, UnicodeEncodeError, RecursionError) as problem:
@@ -628,12 +628,12 @@ def encode(message: Request | AnyMessage) -> bytes:
 
 
 def decode_request(frame: bytes | memoryview) -> Request:
-    """What a client sent; ProtocolError for anything that isn't exactly a request."""
+    """Decode a client's frame; ProtocolError for anything that isn't exactly a request."""
     return _decode(_request, frame)  # type: ignore[no-any-return]
 
 
 def request_id(frame: bytes | memoryview) -> int:
-    """The number of a request that is refused unread; 0 where it has none."""
+    """Return the number of a request that is refused unread; 0 if it has none."""
     try:
         return _head.decode(frame).id
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -641,7 +641,7 @@ def request_id(frame: bytes | memoryview) -> int:
 
 
 def decode_message(frame: bytes | memoryview) -> AnyMessage:
-    """What the daemon sent; ProtocolError for anything else."""
+    """Decode the daemon's frame; ProtocolError for anything that isn't a message."""
     return _decode(_message, frame)  # type: ignore[no-any-return]
 
 
