@@ -1,9 +1,9 @@
-"""AFS-L: one slot at a time to the job at the top, where length and efficiency of the two candidates are weighed.
+"""AFS-L: one slot at a time to the top job, found by weighing length and efficiency of each two candidates.
 
 Source: Hwang et al., "Elastic Resource Sharing for Distributed Deep Learning" (NSDI 2021), as Voda states it: jobs
-without slots go first, the shortest of them first; of a shorter job s and a longer job l, l is above s if
-(S_l(n+1) - S_l(n)) / S_l(n+1) > (S_s(n+1) - S_s(n)) / S_s(n). The original compares everybody for each slot; here the
-jobs stand in order of length in a tree of maxima, so that a slot costs logarithmic time.
+without slots go first, the shortest of them first; of a shorter job s and a longer job l, l is above s if (S_l(n+1) -
+S_l(n)) / S_l(n+1) > (S_s(n+1) - S_s(n)) / S_s(n). The original compares all jobs for each slot; here the jobs stand in
+order of length in a tree of maxima, so that a slot costs logarithmic time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Afs(Configured):
     options: Options
 
     def plan(self, view: View) -> Plan:
-        """Minimums, the shortest first; then slot by slot to the top."""
+        """Plan minimums, the shortest first; then slot by slot to the top."""
         draft = Draft(view)
         draft.pin()
         order = seated(draft, shortest_first(draft, AGING, STAY))
@@ -99,7 +99,7 @@ class Maxima:
             tree[node] = top
 
     def next_above(self, start: int, bound: float) -> int:
-        """The first place from `start` on whose number is above `bound`; -1 when there is none."""
+        """Return the first position from `start` on whose number is above `bound`; -1 if there is none."""
         if start >= self.width:
             return -1
         tree = self.tree

@@ -1,12 +1,12 @@
-"""Balanced: minimums to the shortest, slots where they bring completions soonest, changes only where they pay.
+"""Balanced: minimums to the shortest, slots where they bring completions soonest, changes only if they pay.
 
-Sources: the order is SRPT where the remaining work is known, and Tiresias' least attained service (NSDI 2019) where
-nobody knows it. Growth is the greedy marginal gain of Optimus (EuroSys 2018) on the speed-up instead of the seconds
-saved, weighed by 1 / remaining time to the power `size_weight` (the direction of heSRPT, Berg et al. 2020): a slot goes
-where it brings completions soonest, not where the most seconds are left. In a first round a job stops growing where a
-slot adds less than `efficiency` of what its first ones give, since waste now is everybody's makespan later; only what
-nobody would use well is then given where it helps at all. A running job keeps what nobody wants, and grows only where
-that saves more than `payback` times its own measured rescale cost. The figures are in docs/policies.md.
+Sources: the order is SRPT if the remaining work is known, else Tiresias' least attained service (NSDI 2019). Growth is
+the greedy marginal gain of Optimus (EuroSys 2018) on the speed-up instead of the seconds saved, weighed by 1 /
+remaining time to the power `size_weight` (the direction of heSRPT, Berg et al. 2020): a slot goes where it brings
+completions soonest, not where the most seconds are left. In a first round a job stops growing if a slot adds less than
+`efficiency` of what its first ones give, since waste now prolongs the makespan; slots that no job would use well are
+then given where they help at all. A running job keeps slots that no other job wants, and grows only if that saves more
+than `payback` times its own measured rescale cost. The figures are in docs/policies.md.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class Balanced(Elastic):
         return seated(draft, shortest_first(draft, self.options.aging, self.options.stay))
 
     def _grow(self, draft: Draft, jobs: Sequence[JobView]) -> None:
-        """Well used slots first; those that nobody would use well go where they help at all."""
+        """Give slots that are used well first, then the others where they help at all."""
         climb(draft, jobs, lambda job: self._worth(job, self.options.efficiency))
         climb(draft, jobs, lambda job: self._worth(job, 0.0))
 
     def _worth(self, job: JobView, floor: float) -> Value:
-        """Speed-up over the job's minimum, weighed by its shortness, less what the slots could do elsewhere."""
+        """Return the speed-up over the job's minimum, weighed by its shortness, minus the slots' value elsewhere."""
         speed, least = rates(job), job.min_slots
         weight = (work_left(job, speed) / least) ** -self.options.size_weight
         unit, cost = weight / max(speed(least), 1e-300), weight * floor / least

@@ -1,12 +1,11 @@
-"""Coach: how many workers and servers train fastest is learned from measured speeds, and given where it saves most.
+"""Coach: learn from measured speeds how many workers and servers train fastest; slots go where they save most.
 
 Source: Sundkvist, *Coach* (Umea 2021): functions fitted to previous epochs estimate the best number of workers and
-servers. The functions are those of `scaling`; slots go by the gain per slot of Optimus (Peng et al., EuroSys 2018).
-
-A job starts on its least size. While slots are free and nobody waits it may go to sizes that the fit expects to be
-faster, with at most twice as many workers and servers as were measured; few points leave the prior of `scaling` in
-charge, so that it looks (`scaling.cautious`). A size that brought nothing is left again, and not tried again. What an
-owner's jobs of one name have measured counts for all of them, also later.
+servers. The functions are those of `scaling`; slots go by the gain per slot of Optimus (Peng et al., EuroSys 2018). A
+job starts at its minimum. While slots are free and no job waits it may go to sizes that the fit expects to be faster,
+with at most twice as many workers and servers as were measured; with few points the prior of `scaling` dominates, so
+that sizes are tried (`scaling.cautious`). A size without a gain is left again, and not tried again. Measurements of an
+owner's jobs of one name count for all of these jobs, also later.
 """
 
 from __future__ import annotations
@@ -28,28 +27,28 @@ from jupyter_elastic.scheduler.policies.speed import UNKNOWN_S
 from jupyter_elastic.types import JobId, JobView, Plan, View
 
 NEAR = 0.97
-"""The smallest size is taken of those that have at least this part of the best speed, as measured."""
+"""Minimum part of the best measured speed at which the smallest such size is chosen."""
 STAYS = 1.01
-"""A job stays where it is, when that is near the best speed and faster than the smallest such size by this."""
+"""Factor by which a job's present size, if near the best speed, must be faster than that smallest size to be kept."""
 REACH = 2
-"""At most so many times as many workers, and servers, as were measured may be tried next."""
+"""Factor over the measured numbers of workers, and servers, up to which sizes may be tried next."""
 WORTH = 0.05
-"""Slots go from one running job to another only where that saves at least this part of what both still need."""
+"""Minimum part of the changed jobs' remaining time that moving slots between running jobs must save."""
 WORKLOADS, SIZES = 40, 16
-"""What the memo holds at most."""
+"""Maximum number of workloads, and of sizes for each, in the memo."""
 ANEW = 0.1
-"""A speed that differs by this share from the noted one is noted anew."""
+"""Relative difference from which on a noted speed is replaced."""
 FEW, MANY = 3, 12
-"""Points without which a fit is the prior's, and with which it is well enough known."""
+"""Numbers of points below which a fit is mostly the prior, and from which on more points are not used."""
 
 Pair: TypeAlias = tuple[int, int]
-"""Workers and servers."""
+"""(workers, servers)."""
 Measured: TypeAlias = tuple[tuple[Pair, float], ...]
 """Seconds per sample by size, in order of the sizes."""
 
 
 class Coach(Configured):
-    """Marginal gain by what was measured and what the fit expects."""
+    """Marginal gain by measurements and by the fit."""
 
     name = "coach"
     summary = "Learns how many workers and servers train fastest, and gives them where they save most (Coach)."
@@ -64,7 +63,7 @@ class Coach(Configured):
     options: Options
 
     def plan(self, view: View) -> Plan:
-        """Minimums in order; what running jobs hold, and growth; or all shared anew where that saves enough."""
+        """Give minimums, present sizes and growth; or share all slots anew if that saves enough."""
         draft = Draft(view)
         draft.pin()
         head = seat(draft, draft.by_priority([*draft.running, *draft.waiting]), strict=True)
@@ -88,7 +87,7 @@ class Coach(Configured):
         return draft.plan(memo=shared or None)
 
     def _movable(self, view: View, job: JobView, known: Known) -> bool:
-        """Whether it may be rescaled for its own good: it has rested, and its present size was measured."""
+        """True if the job may be rescaled for its own good: it has rested, and its present size was measured."""
         if not job.size.workers:
             return True
         rested = self.options.cooldown * job.profile.rescale_cost_s
@@ -99,7 +98,7 @@ class Coach(Configured):
         )
 
     def _hold(self, draft: Draft, known: Mapping[JobId, Known], movable: set[JobId]) -> None:
-        """Let running jobs have what they hold; one that is on more workers, or servers, than help it changes them."""
+        """Let running jobs keep their sizes; a job with too many workers or servers goes to its best size."""
         for job in draft.running:
             if job.job in draft.workers:
                 best = known[job.job].best
@@ -108,7 +107,7 @@ class Coach(Configured):
                     _restore(draft, job)
 
     def _climb(self, draft: Draft, known: Mapping[JobId, Known], movable: set[JobId], *, pays: bool = True) -> None:
-        """Give free slots, step by step, where a slot saves most; `pays`: only where a running job gains enough."""
+        """Give free slots, step by step, where a slot saves most; `pays`: only if a running job gains enough."""
         heap: list[tuple[float, int, Pair, JobView]] = []
 
         def push(at: int, job: JobView, replaces: bool = False) -> None:
@@ -139,7 +138,7 @@ class Coach(Configured):
         return known.left(held) - known.left(known.best) > self.options.payback * job.profile.rescale_cost_s
 
     def _better(self, draft: Draft, anew: Draft, known: Mapping[JobId, Known]) -> bool:
-        """Whether sharing out anew saves more than all those changes cost, and enough to be worth the unrest."""
+        """True if sharing all slots anew saves more than all its changes cost, and enough to be worth them."""
         before = after = cost = 0.0
         for number, job in anew.jobs.items():
             held, size = draft.size(job), anew.size(job)
@@ -152,7 +151,7 @@ class Coach(Configured):
 
 
 class Known:
-    """What is known of a job: its speed by size, how much it has to do, and its best size."""
+    """Knowledge of a job: its speed by size, its remaining work, and its best size."""
 
     def __init__(self, job: JobView, shared: Mapping[str, Mapping[str, float]], *, explore: bool) -> None:
         self.job = job
@@ -179,7 +178,7 @@ class Known:
         self.work = _work(job, self.times)
 
     def seconds(self, size: Pair) -> float:
-        """Seconds for a sample: as its sizes were compared, else measured, else expected."""
+        """Return the seconds for a sample: as its sizes were compared, else measured, else expected."""
         time = self.compared.get(size, self.times.get(size))
         if time is None:
             self.fit = self.fit or _expected(self.measured)
@@ -187,11 +186,11 @@ class Known:
         return time
 
     def left(self, size: Pair) -> float:
-        """Seconds that the job still needs on a size; 0 where nothing is known, so that nothing is gained."""
+        """Return the seconds that the job still needs at a size; 0 if nothing is known, so that nothing is gained."""
         return self.work * self.seconds(size) if self.times and size[0] else 0.0
 
     def step(self, size: Pair, room: int) -> tuple[float, Pair]:
-        """The step towards the best size that saves the most seconds a slot; (0, size) when none is worth it."""
+        """Return (seconds saved per slot, size) of the best step towards the best size; (0, size) if none gains."""
         gain, to = 0.0, size
         if not self.times or not size[0]:
             return gain, to
@@ -209,7 +208,7 @@ class Known:
         return gain, to
 
     def reason(self, size: Pair) -> str:
-        """What people read."""
+        """Format the reason for people."""
         if not self.times:
             return "it has reported no speed yet: its size stays"
         points = f"{len(self.times)} size{'' if len(self.times) == 1 else 's'} measured"
@@ -230,12 +229,12 @@ def _text(size: Pair) -> str:
 
 
 def _up(job: JobView, workers: int, reach: int) -> int:
-    """The allowed number of workers at `workers + reach`, or the next one above; beyond all when there is none."""
+    """Return the smallest allowed number of workers from `workers + reach` on; a huge one if there is none."""
     return next((rung for rung in ladder(job) if rung >= workers + reach), 2**31)
 
 
 def _restore(draft: Draft, job: JobView) -> None:
-    """Give a running job what it holds, or as much of it as it may have and is free."""
+    """Give a running job its present size, or as much of it as is allowed and free."""
     servers = min(max(job.size.servers, job.min_servers), job.max_servers)
     room = draft.cost(job) + draft.free
     for count in (servers, job.min_servers):
@@ -253,7 +252,7 @@ def _expected(measured: Measured) -> Fit:
 def _best(
     measured: Measured, rungs: Sequence[int], counts: Sequence[int], held: Pair, explore: bool
 ) -> tuple[Pair, Mapping[Pair, float]]:
-    """The smallest size that is about fastest, as far as is known, and what sizes were compared by (`cautious`)."""
+    """Return the smallest of the fastest known sizes, and the times that sizes were compared by (`cautious`)."""
     times, near = dict(measured), NEAR
     sizes = [(workers, count) for workers in rungs for count in counts]
     known = {size: times[size] for size in sizes if size in times}
@@ -271,7 +270,7 @@ def _best(
 
 
 def _work(job: JobView, times: Mapping[Pair, float]) -> float:
-    """Samples to go: as reported, else by the loss curve, else as many again as were trained."""
+    """Return the samples to go: as reported, else by the loss curve, else as many again as were trained."""
     profile = job.profile
     if profile.remaining is not None:
         return profile.remaining
@@ -286,12 +285,12 @@ def _work(job: JobView, times: Mapping[Pair, float]) -> float:
 
 
 def _workload(job: JobView) -> str:
-    """Whose measurements count for each other: those of an owner's jobs of one name."""
+    """Return the key of jobs whose measurements count for each other: those of an owner with one name."""
     return f"{job.owner} {job.name}"
 
 
 def _noted(view: View) -> dict[str, dict[str, float]]:
-    """What all workloads have measured so far: the memo, with what is new; the newest workload goes last."""
+    """Return all workloads' measurements: the memo with the view's new ones; the newest workload goes last."""
     notes: dict[str, dict[str, float]] = {}
     if isinstance(view.memo, dict):
         notes = {key: dict(sizes) for key, sizes in view.memo.items() if isinstance(sizes, dict)}
@@ -310,7 +309,7 @@ def _noted(view: View) -> dict[str, dict[str, float]]:
 
 
 def _with_kin(own: Mapping[Pair, float], noted: Mapping[str, float], *, servers: bool) -> Measured:
-    """Seconds by size: its own, and of other sizes what its kin has measured, in terms of its own speed."""
+    """Return the seconds by size: the job's own, and for other sizes its kin's, scaled to its own speed."""
     kin: dict[Pair, float] = {}
     for size, speed in noted.items():
         workers, _, count = size.partition("+")

@@ -1,8 +1,8 @@
-"""What the policies share: the draft of a plan, who stands where, and human reasons.
+"""Shared parts of the policies: the draft of a plan, helpers for sizes, and reasons for people.
 
-Knows `types` only. No clock, no chance: time is `view.now`, ties go by (submitted_at, job).
-Counts of workers are bare ints here; a server takes a slot like a worker, or none of those that are shared out
-(`JobView.server_cost`), so `slots(job, n)` is what `n` workers cost with their servers.
+Knows `types` only. No clock, no chance: time is `view.now`, ties go by (submitted_at, job). Counts of workers are bare
+ints here; a server takes a slot like a worker, or none of the shared ones (`JobView.server_cost`), so `slots(job, n)`
+is the cost of `n` workers with their servers.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ StartSize = Annotated[
     Literal["min", "max"], Meta(description="start elastic jobs at their minimum or their maximum size")
 ]
 SIZES = tuple(Size(workers) for workers in range(257))
-"""The usual sizes, made once."""
+"""Usual sizes, made once."""
 
 
 class Configured:
-    """The base of this package's policies: keeps the options, which each of them declares with its own type."""
+    """Base of this package's policies: keeps the options, which each policy declares with its own type."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -45,11 +45,11 @@ class Configured:
 
 
 class Base(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The base of all options: typed, immutable, unknown names refused."""
+    """Base of all options: typed, immutable, unknown names refused."""
 
 
 def ladder(job: JobView) -> Sequence[int]:
-    """The allowed numbers of workers, ascending; empty when the range and the sizes exclude each other."""
+    """Return the allowed numbers of workers, ascending; empty if the range and the sizes exclude each other."""
     if job.sizes:
         return _rungs(job.sizes, job.min_slots, job.max_slots)
     return range(job.min_slots, job.max_slots + 1)
@@ -61,7 +61,7 @@ def _rungs(sizes: tuple[int, ...], least: int, most: int) -> tuple[int, ...]:
 
 
 def least(job: JobView) -> int:
-    """The fewest workers that the job can run on; 0 when no size is allowed."""
+    """Return the minimum of workers that the job can run on; 0 if no size is allowed."""
     if job.sizes:
         rungs = ladder(job)
         return rungs[0] if rungs else 0
@@ -69,7 +69,7 @@ def least(job: JobView) -> int:
 
 
 def most(job: JobView, room: int) -> int:
-    """The most workers that the job can run on within `room` slots (servers included); 0 when none fits."""
+    """Return the maximum of workers that the job can run on within `room` slots (servers included); 0 if none fits."""
     room -= job.min_servers * job.server_cost
     if job.sizes:
         rungs = ladder(job)
@@ -80,7 +80,7 @@ def most(job: JobView, room: int) -> int:
 
 
 def above(job: JobView, workers: int) -> int:
-    """The next allowed number of workers above `workers`; 0 when there is none."""
+    """Return the next allowed number of workers above `workers`; 0 if there is none."""
     if job.sizes:
         rungs = ladder(job)
         at = bisect_right(rungs, workers)
@@ -89,7 +89,7 @@ def above(job: JobView, workers: int) -> int:
 
 
 def below(job: JobView, workers: int) -> int:
-    """The next allowed number of workers below `workers`; 0 when there is none."""
+    """Return the next allowed number of workers below `workers`; 0 if there is none."""
     if job.sizes:
         rungs = ladder(job)
         at = bisect_left(rungs, workers)
@@ -98,12 +98,12 @@ def below(job: JobView, workers: int) -> int:
 
 
 def slots(job: JobView, workers: int) -> int:
-    """What `workers` workers cost, with the servers that the job can't do without."""
+    """Return the slots that `workers` workers cost, with the minimum of the job's servers."""
     return workers + job.min_servers * job.server_cost if workers else 0
 
 
 def sized(job: JobView, size: str) -> int:
-    """How many workers a policy that never rescales asks for: the `min` or the `max` of the range."""
+    """Return the workers that a policy without rescaling gives a job: the `min` or the `max` of its range."""
     if size == "min":
         return least(job)
     rungs = ladder(job)
@@ -113,11 +113,11 @@ def sized(job: JobView, size: str) -> int:
 def seat(
     draft: Draft, order: Iterable[JobView], *, size: str = "min", strict: bool = False, keep: bool = False
 ) -> JobView | None:
-    """Seat jobs in this order, each whole; the first waiting one that doesn't fit, None when all did.
+    """Give jobs slots in this order, each whole; return the first waiting one that doesn't fit, None if all do.
 
-    Who has slots in the draft already is passed over. One that doesn't fit is skipped; with `strict` all later waiting
-    ones are. With `keep` a running job asks for what it holds. The walk ends when nothing is free, so that its cost
-    grows with what fits and not with the queue.
+    A job that has slots in the draft already is skipped, as is one that doesn't fit; with `strict` also all waiting
+    jobs after that one. With `keep` a running job asks for its present size. The walk ends when no slot is free, so
+    that its cost grows with what fits and not with the queue.
     """
     free, capacity = draft.free, draft.capacity
     workers, jobs = draft.workers, draft.jobs
@@ -161,7 +161,7 @@ def seat(
 
 
 class Draft:
-    """A plan in the making: who has how many workers, and how many slots are left."""
+    """A plan in the making: workers by job, and the number of slots left."""
 
     __slots__ = ("capacity", "free", "jobs", "kept", "ranked", "reasons", "running", "view", "waiting", "workers")
 
@@ -174,11 +174,11 @@ class Draft:
         self.workers: dict[JobId, int] = {}
         self.jobs: dict[JobId, JobView] = {}
         self.kept: dict[JobId, int] = {}
-        """Servers of jobs that keep more of them than their minimum."""
+        """Servers beyond the minimum, by job that keeps them."""
         self.reasons: dict[JobId, str] = {}
 
     def _look(self, jobs: Sequence[JobView]) -> None:
-        """Tell the running from the waiting; in one walk, for the queue may be long."""
+        """Sort the jobs into running and waiting ones, in one walk, as the queue may be long."""
         waiting, running = self.waiting, self.running
         for job in jobs:
             phase = job.phase
@@ -190,18 +190,18 @@ class Draft:
         self.ranked = any(True for job in jobs if job.priority != usual)
 
     def twin(self) -> Draft:
-        """A draft of the same view that is as far as this one, and goes its own way."""
+        """Return an independent copy of the draft."""
         twin = copy(self)
         for name in ("workers", "jobs", "kept", "reasons"):
             setattr(twin, name, dict(getattr(self, name)))
         return twin
 
     def by_priority(self, jobs: list[JobView]) -> list[JobView]:
-        """The jobs with the highest priority first; order among equals is kept."""
+        """Sort the jobs by priority, the highest first; the order among equals is kept."""
         return sorted(jobs, key=lambda job: -job.priority) if self.ranked else jobs
 
     def give(self, job: JobView, workers: int) -> bool:
-        """Set the job's size to `workers` if the slots are there; 0 takes everything."""
+        """Set the job's size to `workers`; False if the slots aren't there. 0 takes all slots."""
         number, servers = job.job, job.min_servers * job.server_cost
         had = self.workers.get(number, 0)
         more = workers - had + servers * (bool(workers) - bool(had))
@@ -219,7 +219,7 @@ class Draft:
         return True
 
     def resize(self, job: JobView, workers: int, servers: int) -> bool:
-        """Set the job's workers and servers, each as many as it allows; False where the slots aren't there."""
+        """Set the job's workers and servers, of which each is an allowed number; False if the slots aren't there."""
         number = job.job
         more = workers + servers * job.server_cost - self.cost(job)
         if more > self.free:
@@ -232,16 +232,16 @@ class Draft:
         return True
 
     def size(self, job: JobView) -> tuple[int, int]:
-        """Workers and servers that the draft gives the job."""
+        """Return the workers and servers that the draft gives the job."""
         workers = self.workers.get(job.job, 0)
         return workers, (job.min_servers + self.kept.get(job.job, 0) if workers else 0)
 
     def cost(self, job: JobView) -> int:
-        """Slots that the draft gives the job."""
+        """Return the slots that the draft gives the job."""
         return slots(job, self.workers.get(job.job, 0)) + self.kept.get(job.job, 0) * job.server_cost
 
     def keep(self, job: JobView) -> bool:
-        """Let a running job hold what it holds, servers too; False when that isn't allowed any more or doesn't fit."""
+        """Let a running job keep its size, servers too; False if that isn't allowed any more or doesn't fit."""
         if not job.allows(job.size.workers) or not self.give(job, job.size.workers):
             return False
         extra = min(job.size.servers, job.max_servers) - job.min_servers
@@ -251,9 +251,9 @@ class Draft:
         return True
 
     def pin(self) -> None:
-        """Give running jobs that may not be preempted the least that they can run on, before anybody else.
+        """Give running jobs that may not be preempted their minimum before all other jobs.
 
-        Whose least was raised above what it holds gets that where it fits, else goes on with what it holds.
+        A job whose minimum was raised above its size gets the minimum if it fits, else keeps its size.
         """
         fixed = [job for job in self.running if not job.preemptible]
         for job in fixed:
@@ -263,9 +263,9 @@ class Draft:
                 self.give(job, least(job))
 
     def keep_all(self, jobs: Iterable[JobView] | None = None) -> None:
-        """Let running jobs hold what they hold: the rule of policies that never rescale.
+        """Let running jobs keep their sizes: the rule of policies that never rescale.
 
-        A job whose owner changed the range to one that excludes its size goes to the nearest size below, or its least.
+        A job whose owner changed the range to one without its size gets the nearest size below, or its minimum.
         """
         order = list(self.running if jobs is None else jobs)
         if not all(job.preemptible for job in order):
@@ -277,7 +277,7 @@ class Draft:
                 self.give(job, job.size.workers)
 
     def plan(self, memo: Any = None) -> Plan:
-        """The finished plan, with a reason for every job whose size changes."""
+        """Return the finished plan, with a reason for every job whose size changes."""
         jobs, kept = self.jobs, self.kept
         sizes = {}
         for number, workers in self.workers.items():
@@ -291,7 +291,7 @@ class Draft:
         return Plan(sizes=sizes, memo=memo, reasons=self.reasons)
 
     def _explain(self) -> None:
-        """Say why, for each job whose size changes and that has no better reason yet."""
+        """Add a reason for each job whose size changes and that has none yet."""
         reasons, workers = self.reasons, self.workers
         winner: JobView | None = None
         for number, job in self.jobs.items():
@@ -308,7 +308,7 @@ class Draft:
                 reasons[number] = why
 
     def blocked(self, job: JobView, workers: int) -> None:
-        """Say why the first in the queue waits."""
+        """Add the reason why the first job in the queue waits."""
         need = slots(job, workers)
         slot = f"{need} slots" if need != 1 else "1 slot"
         if need > self.capacity:

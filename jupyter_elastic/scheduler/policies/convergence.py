@@ -1,7 +1,7 @@
-"""When a training will have converged, by its loss curve (pure).
+"""Predict from its loss curve when a training will have converged (pure).
 
 Source: Peng et al., "Optimus" (EuroSys 2018, section 3.1): after x samples the loss is 1 / (a x + b) + c, a, b >= 0. It
-counts as converged where `SHARE` is left of the way from the curve's beginning to its limit c.
+counts as converged when `SHARE` is left of the way from the curve's beginning to its limit c.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from jupyter_elastic.scheduler.core.nnls import nnls
 SHARE = 0.05
 LEAST_POINTS = 4
 EXPLAINS = 0.5
-"""A curve that explains less of the losses' variance than this is not believed."""
+"""Part of the losses' variance that a curve must explain to be used."""
 FARTHEST = 20.0
-"""No end is foreseen farther away than so many times what was trained already."""
+"""Maximum predicted distance of the end, in multiples of the samples already trained."""
 _LIMITS = (0.01, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.5)
-"""How far below the least loss its limit may lie, in units of the losses' range."""
+"""Distances below the least loss at which its limit is tried, in units of the losses' range."""
 
 
 def converged_at(losses: Sequence[tuple[float, float]]) -> float | None:
-    """Samples after which the training will have converged; None where the curve doesn't tell, as one that rises.
+    """Return the samples after which the training will have converged; None if the curve doesn't tell (as if it rises).
 
     Args:
         losses: (samples, loss), in order of the samples.

@@ -1,4 +1,4 @@
-"""How many unfinished jobs there were: what finish-time fairness has to remember.
+"""Remember how many unfinished jobs there were, as finish-time fairness needs it.
 
 A few points of the integral of their number over time, exact while they are few, kept in the plan's memo. Pure.
 """
@@ -12,23 +12,23 @@ from typing import Any
 from jupyter_elastic.types import View
 
 POINTS = 48
-"""So many points are remembered; of more the least telling go."""
+"""Maximum number of points; beyond it those with the least information are dropped."""
 STEP = 200
-"""A change of the number by less than one in so many is not worth a point, nor an entry in the journal."""
+"""Inverse of the smallest relative change of the number that gets a point, and so an entry in the journal."""
 
 
 class Crowd:
-    """The integral of the number of unfinished jobs, in job-seconds, from some moment until now."""
+    """Integral of the number of unfinished jobs, in job-seconds, from some moment until now."""
 
     def __init__(self, now: float, number: int, times: list[float], areas: list[float]) -> None:
-        """`number` jobs since the last of `times`, at which the integral was the last of `areas`."""
+        """Begin with `number` jobs since the last of `times`, at which the integral was the last of `areas`."""
         self.number = number
         self.times, self.areas = times, areas
         self.now, self.area = now, areas[-1] + number * max(0.0, now - times[-1])
 
     @classmethod
     def of(cls, view: View) -> Crowd:
-        """What the memo remembers, brought up to the view; without one, as if no job had ended before."""
+        """Restore the memo and extend it to the view; without one assume that no job had ended before."""
         now, jobs, memo = view.now, view.jobs, view.memo
         oldest = jobs[0].submitted_at if jobs else now
         if isinstance(memo, dict):
@@ -48,7 +48,7 @@ class Crowd:
         return found
 
     def _tidy(self, oldest: float) -> None:
-        """Forget what is older than all jobs, and the points that tell least."""
+        """Drop points older than all jobs, and those with the least information."""
         times, areas = self.times, self.areas
         old = bisect_right(times, oldest) - 1
         if old > 0:
@@ -58,10 +58,10 @@ class Crowd:
             del times[at], areas[at]
 
     def _bend(self, at: int) -> float:
-        """By how much the line through its neighbours misses a point."""
+        """Return the error at a point of the line through its neighbours."""
         (t0, t1, t2), (a0, a1, a2) = self.times[at - 1 : at + 2], self.areas[at - 1 : at + 2]
         return abs(a0 + (a2 - a0) * (t1 - t0) / (t2 - t0) - a1) if t2 > t0 else 0.0
 
     def memo(self) -> dict[str, Any]:
-        """As it is kept until the next plan; the same as long as the number of jobs is."""
+        """Return the state to keep until the next plan; the same as long as the number of jobs is."""
         return {"number": self.number, "times": self.times, "areas": self.areas}

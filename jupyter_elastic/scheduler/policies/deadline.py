@@ -1,9 +1,9 @@
-"""Deadlines: a job is admitted only if every admitted deadline still holds; admitted ones get what they need.
+"""Deadlines: a job is admitted only if all admitted deadlines still hold; admitted jobs get what they need.
 
 Source: Gu et al., "ElasticFlow" (ASPLOS 2023). The minimum satisfactory share of a job is the lowest level of slots at
 which it meets its deadline beside those with earlier deadlines; levels are filled into a timeline of free slots, by
-earliest deadline. What is left goes to jobs without a (feasible) deadline, their minimum in order of arrival, and then
-step by step to whoever saves the most time. Admissions live in the memo; a refused job runs as one without a deadline.
+earliest deadline. The rest goes to jobs without a (feasible) deadline, their minimum in order of arrival, and then step
+by step to the job that saves the most time. Admissions are in the memo; a refused job runs as one without a deadline.
 """
 
 from __future__ import annotations
@@ -21,50 +21,50 @@ from jupyter_elastic.scheduler.policies.speed import guess, measured, rates, wor
 from jupyter_elastic.types import JobId, JobView, Plan, View
 
 TRIES = 16
-"""New jobs that are tried at most per plan; the others' turn comes with the next."""
+"""Maximum number of new jobs that one plan tries to admit; the others' turn comes with the next."""
 LEVELS = 16
-"""A range of more sizes than this is tried at powers of two."""
+"""Number of sizes of a range beyond which only powers of two are tried."""
 
 
 class Demand(Struct):
-    """What a job with a deadline needs. Level 0 is to wait; `work` is in the unit of `rates`, times are in seconds."""
+    """Needs of a job with a deadline. Level 0 is to wait; `work` is in the unit of `rates`, times are in seconds."""
 
     job: JobView
     workers: Sequence[int]
-    """By level, ascending."""
+    """Workers by level, ascending."""
     costs: Sequence[int]
-    """Slots, by level."""
+    """Slots by level."""
     rates: Sequence[float]
-    """Speed, by level."""
+    """Speed by level."""
     work: float
     until: float
-    """The deadline, from now on."""
+    """Seconds until the deadline."""
     spare: float
-    """By so much of its work it is to be early."""
+    """Work by which the job is to be early."""
     level: int
-    """Where it is."""
+    """Present level."""
     pause: float
-    """What a start or a rescale costs; the deadline is to hold with all that are foreseen."""
+    """Seconds that a start or a rescale costs; the deadline is to hold with all foreseen ones."""
     paused: float
-    """What is to come of the one that is going on."""
+    """Seconds left of the pause that is going on."""
 
     def least(self, work: float, until: float) -> int:
-        """The first level at which it could do the work in time, alone; one too many when there is none."""
+        """Return the first level at which the job alone could do the work in time; one too many if there is none."""
         return next((at for at, rate in enumerate(self.rates) if rate * until >= work), len(self.rates))
 
     def hopeless(self) -> bool:
-        """Whether it can't be in time any more, whatever it gets."""
+        """True if the job can't be in time any more at any level."""
         return self.least(self.work, self.until) == len(self.costs)
 
 
 class Timeline(Struct):
-    """Free slots from now on, in stretches: the `ends` of each, and what is free in it."""
+    """Free slots from now on, by stretch: the `ends` of each, and the slots that are `free` in it."""
 
     ends: list[float]
     free: list[int]
 
     def reserve(self, demand: Demand, work: float, until: float) -> int | None:
-        """Take the least level that does the work in time; the workers that it has *now*, or None when none does."""
+        """Reserve the lowest level that does the work in time; return the workers *now*, or None if no level does."""
         for top in range(demand.least(work, until), len(demand.costs)):
             levels, end = self._walk(demand, top, work, until)
             if end <= until:
@@ -73,7 +73,7 @@ class Timeline(Struct):
         return None
 
     def _walk(self, demand: Demand, top: int, work: float, until: float) -> tuple[list[int], float]:
-        """The levels, at most `top`, that there is room for in each stretch, and when the work is done (or inf)."""
+        """Return the possible level, at most `top`, in each stretch, and the time when the work is done (or inf)."""
         costs, rates, pause = demand.costs, demand.rates, demand.pause
         cost = costs[top]
         levels: list[int] = []
@@ -96,7 +96,7 @@ class Timeline(Struct):
         return levels, float("inf")
 
     def _take(self, costs: list[int], end: float) -> None:
-        """Take so much of each of the first stretches; of the last one only until `end`."""
+        """Reserve these costs in the first stretches, in the last one only until `end`."""
         last = len(costs) - 1
         if end < self.ends[last]:
             self.ends.insert(last, end)
@@ -121,7 +121,7 @@ class Deadline(Configured):
     options: Options
 
     def plan(self, view: View) -> Plan:
-        """Shares for the admitted, leftovers for the rest."""
+        """Plan shares for the admitted jobs, and the rest for the others."""
         draft = Draft(view)
         draft.pin()
         before = list(view.memo.get("admitted", ())) if isinstance(view.memo, dict) else []
@@ -151,7 +151,7 @@ class Deadline(Configured):
         return draft.plan(memo={"admitted": list(admitted)})
 
     def _demand(self, job: JobView, now: float, known: bool) -> Demand | None:
-        """What the job needs; None when nobody knows how long it takes, or it is too late already."""
+        """Return the needs of a job; None if its length is unknown, or if it is too late already."""
         until = (job.deadline_at or 0.0) - now
         held, rungs, speed = job.size.workers, ladder(job), rates(job)
         levels = rungs if len(rungs) <= LEVELS else [n for n in _powers(rungs, held) if n in rungs]
@@ -184,9 +184,9 @@ class Deadline(Configured):
     def _admit(
         capacity: int, demands: list[Demand], before: list[JobId]
     ) -> tuple[dict[JobId, Demand], dict[JobId, int]]:
-        """Who is admitted, in the order in which slots were reserved, and each one's workers now.
+        """Return the admitted jobs, in the order in which slots were reserved, and the workers of each now.
 
-        The order is kept from plan to plan: what could be met in it yesterday can be met in it today.
+        The order is kept from plan to plan: deadlines that could be met in it before can be met in it now.
         """
         rank = {number: at for at, number in enumerate(before)}
         known = sorted((one for one in demands if one.job.job in rank), key=lambda one: rank[one.job.job])
@@ -212,7 +212,7 @@ class Deadline(Configured):
         return admitted, now
 
     def _settle(self, draft: Draft, view: View, now: dict[int, int]) -> None:
-        """Apply the guard, but never below what a deadline needs."""
+        """Apply the guard, but never below a deadline's needs."""
         guard = Guard(self.options, view.now)
         settle(draft, guard, lambda jobs: climb(draft, jobs, seconds_saved))
         for number, workers in now.items():
@@ -238,10 +238,10 @@ def _urgency(demand: Demand) -> tuple[float, float, JobId]:
 def _schedule(
     capacity: int, demands: Iterable[Demand], *, all_or_none: bool = False
 ) -> tuple[Timeline, dict[JobId, int], int]:
-    """Fill the demands into a fresh timeline, in this order; each one's workers now, and how many come late needlessly.
+    """Reserve the demands in a fresh timeline, in order; return it, the workers now and the number of needless misses.
 
-    One that can't be early is to be in time; one that can't be in time any more comes after all others, as fast as it
-    can. With `all_or_none` it ends at the first that can't be early, though it could alone be in time.
+    A job that can't be early is to be in time; one that can't be in time any more comes after all others, as fast as it
+    can. With `all_or_none` the walk ends at the first job that can't be early, though it could alone be in time.
     """
     line, late = Timeline([float("inf")], [max(0, capacity)]), []
     now: dict[JobId, int] = {}
@@ -267,6 +267,6 @@ def _schedule(
 
 
 def _powers(rungs: Sequence[int], held: int) -> list[int]:
-    """The ends of a range, what is held, and the powers of two between them."""
+    """Return the ends of a range, the present size, and the powers of two between the ends."""
     powers = (1 << exponent for exponent in range(rungs[-1].bit_length()))
     return sorted({rungs[0], rungs[-1], held, *(n for n in powers if n >= rungs[0])})

@@ -1,10 +1,9 @@
-"""Dynamic: a running training is given workers and servers that stay free, by what it reports of its progress.
+"""Dynamic: running jobs get workers and servers that stay free, by their reported progress.
 
 Source: Surya, *ConfigurationManager* (ITB 2019): trainings on parameter servers report periodically, and get workers
-and servers once resources become free. That a job which waits too long is started by shrinking others is DRAGON's
-(Lin et al., CLOSER 2019). Who does not report, or no more, does not grow; what brought nothing is taken back.
-
-Jobs start in order on their least size. Whoever grows at most doubles, so that each step is measured before the next.
+and servers once resources become free. Shrinking others for a job that waits too long is DRAGON's idea (Lin et al.,
+CLOSER 2019). A job that does not report, or no more, does not grow; growth without a gain is taken back. Jobs start in
+order at their minimum. A job at most doubles at a time, so that each step is measured before the next.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from jupyter_elastic.scheduler.policies.speed import time_left
 from jupyter_elastic.types import JobView, Plan, View
 
 STALE = 3.0
-"""A report is missing after so many of the job's own periods."""
+"""Number of the job's own periods without a report after which reports count as missing."""
 
 
 class Dynamic(Configured):
-    """Growth into what stays free, and back."""
+    """Growth into slots that stay free, and back."""
 
     name = "dynamic"
     summary = "Running jobs that report grow into slots that stay free; back where it brings nothing, or others wait."
@@ -58,7 +57,7 @@ class Dynamic(Configured):
     options: Options
 
     def plan(self, view: View) -> Plan:
-        """What is held, who waits, what brought nothing, and growth."""
+        """Plan present sizes, shrinks for waiting jobs, returns of useless growth, and growth."""
         draft = Draft(view)
         draft.keep_all()
         head = seat(draft, draft.by_priority(draft.waiting), strict=True)
@@ -75,7 +74,7 @@ class Dynamic(Configured):
         return draft.plan(memo=None if since is None else {"free_since": since})
 
     def _admit(self, draft: Draft, head: JobView) -> bool:
-        """Shrink others until the job fits: silent ones first, then who has most beyond the least; whether it does."""
+        """Shrink others, silent jobs first, then those with most beyond their minimum; True if the job then fits."""
         need = slots(head, least(head)) - draft.free
         can = {
             job.job: job
@@ -100,12 +99,12 @@ class Dynamic(Configured):
         return draft.give(head, least(head))
 
     def _servers(self, job: JobView, workers: int, servers: int) -> int:
-        """How many of its servers a job with so many workers keeps."""
+        """Return the number of its servers that a job with `workers` workers keeps."""
         wanted = -int(-workers // self.options.workers_per_server)
         return max(job.min_servers, min(servers, wanted))
 
     def _take_back(self, draft: Draft, job: JobView) -> None:
-        """Give a job the smallest measured size that is about as fast as the one it has."""
+        """Give a job the smallest measured size that is about as fast as its present one."""
         if not self._settled(draft.view, job) or draft.size(job) != (job.size.workers, job.size.servers):
             return
         speeds = _speeds(job)
@@ -124,7 +123,7 @@ class Dynamic(Configured):
             draft.reasons[job.job] = f"{before} slots were not faster than {draft.cost(job)}: back to {back} workers"
 
     def _grow(self, draft: Draft, since: float) -> None:
-        """Share what is free among those that may grow, one step each in turn, and at most twice their size."""
+        """Divide the free slots among jobs that may grow, one step each in turn, up to twice their size."""
         view = draft.view
         ready = [job for job in draft.running if self._ready(draft, job, since)]
         ready.sort(key=lambda job: (-job.priority, job.size.workers / job.max_slots, job.submitted_at, job.job))
@@ -161,7 +160,7 @@ class Dynamic(Configured):
         return job.phase == "running" and (job.changed_at is None or view.now - job.changed_at >= rest)
 
     def _known_useless(self, view: View, job: JobView, size: tuple[int, int]) -> bool:
-        """Whether this size was measured, not long ago, and was no faster than what the job has."""
+        """True if this size was measured recently and was no faster than the job's present one."""
         speeds = _speeds(job)
         speed, now = speeds.get(size), speeds[job.size.workers, job.size.servers]
         if speed is None or speed >= now * (1 + self.options.gain):
@@ -170,7 +169,7 @@ class Dynamic(Configured):
 
     @staticmethod
     def _silent(view: View, job: JobView) -> bool:
-        """Whether it has not reported for longer than it used to; of one that never did nobody can tell."""
+        """True if the job has not reported for longer than it used to; False for a job that never reported."""
         profile = job.profile
         if profile.reported_at is None or profile.report_period_s is None:
             return False

@@ -1,4 +1,4 @@
-"""What the elastic policies share: everyone's minimum, filling up, and the guard against restless resizing.
+"""Shared steps of the elastic policies: minimums, filling up, and the guard against restless resizing.
 
 The guard counts in the job's *own measured* rescale cost (`profile.rescale_cost_s`): with Horovod's 0.2 s a job may
 change every few seconds, with a 30 s restart only every few minutes. It never blocks slots that an admission needs.
@@ -22,7 +22,7 @@ Cooldown = Annotated[
 ]
 Payback = Annotated[Ratio, Meta(description="growing must save this many times the measured rescale cost of the job")]
 Value: TypeAlias = Callable[[int], float]
-"""What so many workers of a job are worth; higher is better."""
+"""Value of a job by its number of workers; higher is better."""
 
 
 class Guarded(Base, frozen=True):
@@ -33,13 +33,13 @@ class Guarded(Base, frozen=True):
 
 
 class Elastic(Configured):
-    """The base of policies that plan in these steps: minimums, growth, and of the changes only those that pay."""
+    """Base of policies that plan in these steps: minimums, growth, and of the changes only those that pay."""
 
     work_conserving: ClassVar[bool] = True
     options: Guarded
 
     def plan(self, view: View) -> Plan:
-        """Minimums, growth, then the guard, and growth again with what that leaves."""
+        """Plan minimums and growth, apply the guard, and grow again with the slots that it frees."""
         draft = Draft(view)
         draft.pin()
         self._grow(draft, self._seat(draft))
@@ -47,35 +47,35 @@ class Elastic(Configured):
         return draft.plan()
 
     def _seat(self, draft: Draft) -> Sequence[JobView]:
-        """Give minimums; the jobs that have theirs, in the order in which they may grow."""
+        """Give minimums; return the jobs that have theirs, in the order in which they may grow."""
         raise NotImplementedError
 
     def _grow(self, draft: Draft, jobs: Sequence[JobView]) -> None:
-        """Give these jobs what is free."""
+        """Give these jobs the free slots."""
         raise NotImplementedError
 
 
 class Guard(Struct):
-    """Judges whether a running job may be rescaled for its own good now."""
+    """Judge of rescaling a running job for its own good now."""
 
     options: Guarded
     now: float
 
     def settled(self, job: JobView) -> bool:
-        """Whether it runs and has rested since its last change."""
+        """True if the job runs and has rested since its last change."""
         if job.phase != "running":
             return False
         return job.changed_at is None or self.now - job.changed_at >= self.options.cooldown * job.profile.rescale_cost_s
 
     def may_grow(self, job: JobView, workers: int) -> bool:
-        """Whether growing to `workers` saves more of its remaining time than it costs."""
+        """True if growing to `workers` saves more of the job's remaining time than it costs."""
         if not self.settled(job):
             return False
         return self.saves(job, workers) > self.options.payback * job.profile.rescale_cost_s
 
     @staticmethod
     def saves(job: JobView, workers: int) -> float:
-        """Seconds of the job's remaining time that the change saves."""
+        """Return the seconds of the job's remaining time that the change saves."""
         speed = rates(job)
         before, after = speed(job.size.workers), speed(workers)
         if before <= 0 or after <= 0:
@@ -91,7 +91,7 @@ class Guard(Struct):
 
 
 def seated(draft: Draft, order: Iterator[JobView]) -> list[JobView]:
-    """Everyone's minimum in order; those who have it, in that order (jobs that were pinned first, if slots ran out)."""
+    """Give minimums in order; return the jobs that have theirs, in that order (pinned first if slots ran out)."""
     if not draft.workers:  # nobody was pinned
         seat(draft, order)
         return list(draft.jobs.values())
@@ -109,7 +109,7 @@ def seated(draft: Draft, order: Iterator[JobView]) -> list[JobView]:
 
 
 def fill(draft: Draft, jobs: Iterable[JobView], may: Callable[[JobView, int, int], bool]) -> None:
-    """One step each in turn while slots are free; who may not grow leaves the round (water-filling)."""
+    """Give one step each in turn while slots are free; a job that may not grow leaves the round (water-filling)."""
     ring = deque((job, draft.workers[job.job]) for job in jobs if job.job in draft.workers)
     while ring and draft.free:
         job, workers = ring.popleft()
@@ -119,9 +119,9 @@ def fill(draft: Draft, jobs: Iterable[JobView], may: Callable[[JobView, int, int
 
 
 def step(job: JobView, value: Value, workers: int, room: int) -> tuple[float, int]:
-    """The step up with the best gain per slot within `room` slots, as (gain, workers); (0, 0) when none is worth it.
+    """Return (gain, workers) of the step with the best gain per slot within `room` slots; (0, 0) if none is positive.
 
-    Looks one rung and then twice as far each time, so that a dip (the first worker on a second host) is seen across.
+    Tries one rung and then twice as far each time, to see across a dip (the first worker on a second host).
     """
     best, to = 0.0, 0
     worth = value(workers)
@@ -150,7 +150,7 @@ def step(job: JobView, value: Value, workers: int, room: int) -> tuple[float, in
 
 
 def climb(draft: Draft, jobs: Iterable[JobView], worth: Callable[[JobView], Value], floor: float = 0.0) -> None:
-    """Give free slots, step by step, where they are worth most per slot; stop where nothing gains more than `floor`."""
+    """Give free slots, step by step, where they are worth most per slot, while a step gains more than `floor`."""
     free = draft.free
     if not free:
         return
@@ -177,10 +177,10 @@ def climb(draft: Draft, jobs: Iterable[JobView], worth: Callable[[JobView], Valu
 
 
 def settle(draft: Draft, guard: Guard, again: Callable[[Sequence[JobView]], object]) -> None:
-    """Apply the guard: running jobs shrink only for those who start, and grow only where it pays.
+    """Apply the guard: running jobs shrink only for jobs that start, and grow only if it pays.
 
-    What the guard frees goes first to running jobs that would shrink for nothing, then `again` fills once more with
-    those that may grow: starting jobs, and running ones that have rested and would gain.
+    Slots that the guard frees go first to running jobs that would shrink for nothing; then `again` fills once more with
+    the jobs that may grow: starting jobs, and running ones that have rested and would gain.
     """
     growers: dict[JobId, int] = {}
     shrinkers = []
@@ -211,7 +211,7 @@ def settle(draft: Draft, guard: Guard, again: Callable[[Sequence[JobView]], obje
 
 
 def growing(draft: Draft, guard: Guard) -> list[JobView]:
-    """The draft's jobs that may have more: starting ones, and running ones that have rested and don't shrink."""
+    """Return the jobs that may have more: starting ones, and running ones that have rested and don't shrink."""
     return [
         job
         for job in draft.jobs.values()

@@ -1,8 +1,8 @@
-"""Elastic FIFO: everyone's minimum in order of arrival, the rest in turn, while it still makes a job faster.
+"""Elastic FIFO: all minimums in order of arrival, the rest in turn, as long as a slot makes a job faster.
 
 Source: Schedulearn's and Voda's Elastic-FIFO (Hsieh & Lee, IC2E 2023), with two corrections: a job without its minimum
-never gets single slots, and a job stops growing where the next slot would speed it up by less than theta of a slot.
-A newcomer so shrinks running jobs towards their minimum, and a completion lets the oldest grow first.
+never gets single slots, and a job stops growing if the next slot would speed it up by less than theta of a slot. So a
+new job shrinks running jobs towards their minimum, and a completion lets the oldest grow first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jupyter_elastic.types import JobView, Plan, View
 
 
 class ElasticFifo(Configured):
-    """Minimum for everybody in order, then the rest in turn."""
+    """Minimum for all jobs in order, then the rest in turn."""
 
     name = "elastic_fifo"
     summary = "First come, first served; jobs shrink for newcomers and grow when others finish."
@@ -36,7 +36,7 @@ class ElasticFifo(Configured):
     options: Options
 
     def plan(self, view: View) -> Plan:
-        """Phases A to C of the definition; placement (D) is the core's."""
+        """Plan by phases A to C of the definition; placement (D) is done by the core."""
         draft = Draft(view)
         draft.pin()
         order = draft.by_priority([*draft.running, *draft.waiting])

@@ -1,8 +1,8 @@
 """First in, first out: the textbook rule, without rescaling and without preemption.
 
-Source: Schedulearn's FIFO and Voda's (first fit); EASY backfill after Lifka, "The ANL/IBM SP scheduling system"
-(JSSPP 1995). A blocked head blocks the rest, unless backfilling lets later jobs by; with `easy` only those that can't
-delay the head by the estimates, and one that outstays its estimate gives way when the head could start in its place.
+Source: Schedulearn's FIFO and Voda's (first fit); EASY backfill after Lifka, "The ANL/IBM SP scheduling system" (JSSPP
+1995). A blocked head blocks the rest, unless backfilling lets later jobs pass; with `easy` only those that can't delay
+the head by the estimates, and one that exceeds its estimate is preempted when the head could start in its place.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Fifo(Configured):
     options: Options
 
     def plan(self, view: View) -> Plan:
-        """Keep what runs; start the queue in order."""
+        """Keep running jobs; start the queue in order."""
         draft = Draft(view)
         draft.keep_all()
         queue = draft.by_priority(draft.waiting)
@@ -44,7 +44,7 @@ class Fifo(Configured):
         return draft.plan()
 
     def _pass(self, draft: Draft, head: JobView, later: Sequence[JobView]) -> None:
-        """Let later jobs by, as the option says."""
+        """Let later jobs pass, as the option allows."""
         if self.options.backfill == "first_fit":
             reason = draft.reasons[head.job]
             seat(draft, later, size=self.options.size)
@@ -53,7 +53,7 @@ class Fifo(Configured):
             self._easy(draft, head, later)
 
     def _reclaim(self, draft: Draft, head: JobView) -> bool:
-        """Preempt backfilled jobs that outstay their estimate, the youngest first, if that lets the head start."""
+        """Preempt backfilled jobs that exceed their estimate, the youngest first, if that lets the head start."""
         need = slots(head, sized(head, self.options.size)) - draft.free
         overdue = []
         for job in reversed(draft.running):
@@ -70,7 +70,7 @@ class Fifo(Configured):
         return draft.give(head, sized(head, self.options.size)) and draft.reasons.pop(head.job, None) is not None
 
     def _easy(self, draft: Draft, head: JobView, later: Sequence[JobView]) -> None:
-        """Reserve for the head the moment at which enough slots come back; others may use what it leaves over."""
+        """Reserve for the head the moment at which enough slots come back; others may use the slots that it leaves."""
         need = slots(head, sized(head, self.options.size)) - draft.free
         shadow, extra = float("inf"), 0
         ends = sorted(

@@ -1,14 +1,13 @@
-"""Finish-time fairness: nobody is to end later than on a fixed share of the pool.
+"""Finish-time fairness: no job is to end later than on a fixed share of the pool.
 
 Source: Mahajan et al., "Themis" (NSDI 2020), and Zheng et al., "Shockwave" (NSDI 2023). A job's rho is its turnaround
 over the time that it would take alone on 1/N of the pool, N being the mean number of unfinished jobs over the job's
-*whole* life. So the policy remembers how many there were, and takes their number to fall evenly from now on until all
-the work there is has been done.
-
-Jobs get their minimums by tiers: who has just started; who would be behind (rho above `limit`) if it were put off for
-a while; who is critical for makespan, since it takes as long on all the slots that it can use as all the work there is
-on the whole pool, the longest first; the others. In a tier the largest rho goes first. Waiting raises rho, so nobody
-starves. Free slots go where they take most off a job's time, in parts of its fair time.
+*whole* life. So the policy remembers how many there were, and assumes that their number falls evenly from now on until
+all present work is done.
+Jobs get their minimums by tiers: those that have just started; those that would be behind (rho above `limit`) if put
+off for a while; those critical for makespan, which take as long on all the slots that they can use as all present work
+takes on the whole pool, the longest first; the others. Within a tier the largest rho goes first. Waiting raises rho, so
+no job starves. Free slots go where they take most off a job's time, in parts of its fair time.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from jupyter_elastic.scheduler.policies.speed import UNKNOWN_S, guess, measured,
 from jupyter_elastic.types import JobView, Plan, View
 
 STAY = 10.0
-"""Who runs is ahead by this many times what a start costs, and keeps its place for as long after a change."""
+"""Lead of running jobs in multiples of the cost of a start, and time after a change for which they are left alone."""
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 Mask: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 
 
 class FinishTimeFair(Elastic):
-    """Whoever would be behind first."""
+    """Jobs that would be behind go first."""
 
     name = "finish_time_fair"
     summary = "Whoever would end later than on a fixed share of the pool goes first (Themis, Shockwave)."
@@ -52,7 +51,7 @@ class FinishTimeFair(Elastic):
     options: Options
 
     def plan(self, view: View) -> Plan:
-        """Minimums by tiers, growth, then the guard, and growth again with what that leaves."""
+        """Plan minimums by tiers and growth, apply the guard, and grow again with the slots that it frees."""
         draft = Draft(view)
         draft.pin()
         crowd = Crowd.of(view)
@@ -66,7 +65,7 @@ class FinishTimeFair(Elastic):
 
 
 class Outlook:
-    """What the draft's jobs are heading for; an array holds one number for each of them, the running ones first."""
+    """Expected ends of the draft's jobs; an array holds one number for each of them, the running ones first."""
 
     def __init__(self, draft: Draft, crowd: Crowd) -> None:
         self.draft = draft
@@ -99,15 +98,15 @@ class Outlook:
             for job in draft.waiting
         ]
         self.work = np.array(works)
-        """Slot-seconds left at the least size."""
+        """Slot-seconds left at the minimum size."""
         self.least = self._each("min_slots")
         submitted = self._each("submitted_at")
         self.lived = np.maximum(draft.view.now - submitted, 0.0)
         area = np.interp(submitted, [*crowd.times, crowd.now], [*crowd.areas, crowd.area])
         self.passed = np.maximum(crowd.area - area, 0.0)
-        """The integral of the number of jobs over the life so far."""
+        """Integral of the number of jobs over the job's life so far."""
         self.total = self.work.copy()
-        """Slot-seconds of the whole job at the least size."""
+        """Slot-seconds of the whole job at the minimum size."""
         if begun:
             done = np.flatnonzero(self._each("attained_s")).tolist()
             self.total[done] += [_work_done(self.jobs[at]) for at in done]
@@ -115,7 +114,7 @@ class Outlook:
         """Seconds until the pool has done all the work."""
 
     def ordered(self, limit: float, ahead: float) -> Iterator[JobView]:
-        """The jobs by tier and rho; lazily, for mostly the first tiers fill the pool."""
+        """Yield the jobs by tier and rho; lazily, as mostly the first tiers fill the pool."""
         draft, running = self.draft, len(self.draft.running)
         costs = [max(job.profile.rescale_cost_s, job.profile.start_cost_s) for job in draft.running]
         bonus = np.full(len(self.jobs), fmean(costs) if costs else 0.0)
@@ -140,17 +139,17 @@ class Outlook:
             yield from self._sorted(keys, equals & ~first & ~critical)
 
     def _sorted(self, keys: Array, chosen: Mask) -> Iterator[JobView]:
-        """These jobs by their keys, then in their order."""
+        """Yield the chosen jobs by their keys, then in their order."""
         found = np.flatnonzero(chosen)
         return (self.jobs[at] for at in found[np.argsort(keys[found], kind="stable")].tolist())
 
     def _each(self, name: str) -> Array:
-        """A number of every job."""
+        """Return an attribute of every job as an array."""
         found: Array = np.fromiter(map(attrgetter(name), self.jobs), float, len(self.jobs))
         return found
 
     def rho(self, left: Array) -> Array:
-        """The rho of each job if it ends in `left` seconds."""
+        """Return the rho of each job if it ends in `left` seconds."""
         life = np.maximum(self.lived + left, 1.0)
         falling = np.minimum(left, self.drain)
         coming = self.number * falling - (self.number - 1) * falling * falling / (2.0 * self.drain) + left - falling
@@ -159,7 +158,7 @@ class Outlook:
         return found
 
     def _alone(self, work: Array, share: Array) -> Array:
-        """Seconds that so much work takes alone on a share of the pool, time-sliced where that is below the minimum."""
+        """Return the seconds that `work` takes alone on a share of the pool, time-sliced below the minimum."""
         seconds: Array = work / np.minimum(share, self.least)
         for at in map(int, np.flatnonzero(share > self.least)):
             if self.jobs[at].max_slots > self.jobs[at].min_slots:
@@ -167,9 +166,9 @@ class Outlook:
         return seconds
 
     def left(self, job: JobView) -> float:
-        """Slot-seconds at the least size that a job still needs, and has time for.
+        """Return the slot-seconds at the minimum size that a job still needs and has time for.
 
-        What it reports, else its owner's estimate, else half of its time limit, else what its kin needed.
+        From its reports, else its owner's estimate, else half of its time limit, else its kin's lengths.
         """
         room = inf if job.max_time_s is None else max(1.0, job.max_time_s - job.run_s) * job.min_slots
         if not measured(job) and job.estimate_s is None:
@@ -180,7 +179,7 @@ class Outlook:
         return min(work_left(job), room)
 
     def grow(self, jobs: Sequence[JobView]) -> None:
-        """Give these jobs what is free, where it takes most off their times, in parts of their fair times."""
+        """Give these jobs the free slots where they take most off their times, in parts of their fair times."""
         share = self.capacity / self.number
 
         def worth(job: JobView) -> Value:
@@ -193,9 +192,9 @@ class Outlook:
 
 
 def _more(kin: tuple[float, ...], job: JobView) -> float:
-    """Seconds on its least size that a job still needs, by those of its kin that were longer than what it has had.
+    """Return the seconds at its minimum that a job still needs, by those of its kin that took longer than it has had.
 
-    As much again as it has had when none was.
+    As much again as it has had if none did.
     """
     had = work_done(job) / guess(job.min_slots)
     longer = [seconds for seconds in kin if seconds > had]
@@ -203,7 +202,7 @@ def _more(kin: tuple[float, ...], job: JobView) -> float:
 
 
 def _work_done(job: JobView) -> float:
-    """Slot-seconds at the least size that a job has done; not from `work_left`, which never is below 1."""
+    """Return the slot-seconds at the minimum size that a job has done; not by `work_left`, which is never below 1."""
     profile = job.profile
     if profile.done is not None and (profile.speeds or profile.fit is not None):
         speed = rates(job)(job.min_slots)
@@ -213,7 +212,7 @@ def _work_done(job: JobView) -> float:
 
 
 def _alone(job: JobView, share: float, work: float) -> float:
-    """Seconds that so much work (slot-seconds at the least size) takes alone on a share above the least size."""
+    """Return the seconds that `work` (slot-seconds at the minimum) takes alone on a share above the minimum."""
     speed = rates(job)
     workers = most(job, int(share)) or job.min_slots
     return work / job.min_slots * speed(job.min_slots) / max(speed(workers), 1e-300)

@@ -1,10 +1,10 @@
-"""Goodput: throughput times statistical efficiency, shared out so that everybody's speed-up counts.
+"""Goodput: throughput times statistical efficiency, divided so that all jobs' speed-ups count.
 
 Source: Qiao et al., "Pollux" (OSDI 2021): a batch `scale` times as large makes (noise + 1) / (noise + scale) of the
 progress per sample, noise being the gradient noise scale in units of the job's own batch (McCandlish et al., 2018).
 Pollux searches the allocation with the best power mean of speed-ups by a genetic algorithm every minute; the mean with
-p = -1 is a sum of 1 / speed-up over jobs, concave in each, and the greedy climb finds its best in milliseconds.
-Sizes only: a job that adapts its batch reports useful samples, and its profile says what that gives at each size.
+p = -1 is a sum of 1 / speed-up over jobs, concave in each, and the greedy climb finds its best in milliseconds. Sizes
+only: a job that adapts its batch reports useful samples, and its profile holds what that gives at each size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jupyter_elastic.types import JobView
 
 
 class Goodput(Elastic):
-    """The best power mean of goodput speed-ups."""
+    """Best power mean of goodput speed-ups."""
 
     name = "goodput"
     summary = "Slots where they give the most progress: throughput times statistical efficiency (Pollux)."
@@ -49,7 +49,7 @@ class Goodput(Elastic):
         climb(draft, jobs, self._worth)
 
     def _worth(self, job: JobView) -> Value:
-        """Minus the weighed inverse of the goodput's speed-up."""
+        """Return minus the weighed inverse of the goodput's speed-up."""
         speed, least = rates(job), job.min_slots
         noise, batch, power = job.profile.noise_scale, self.options.batch, self.options.power
 

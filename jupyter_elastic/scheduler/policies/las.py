@@ -1,9 +1,9 @@
 """Least attained service in two queues: Tiresias without predictions.
 
-Source: Gu et al., "Tiresias" (NSDI 2019); the promotion knob is Voda's. A job below `threshold_s` slot-seconds stands
-in the first queue, above it in the second; inside a queue the first to come goes first. Jobs that don't fit are
-skipped, jobs further back are preempted. A job that waited `promote` times as long as it ran since starts over in the
-first queue, so an endless stream of short jobs starves nobody.
+Source: Gu et al., "Tiresias" (NSDI 2019); the promotion knob is Voda's. A job below `threshold_s` slot-seconds is in
+the first queue, above it in the second; within a queue the first to come goes first. Jobs that don't fit are skipped,
+jobs further back are preempted. A job that waited `promote` times as long as it ran since starts over in the first
+queue, so an endless stream of short jobs starves no job.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from jupyter_elastic.scheduler.policies.common import Base, Configured, Draft, R
 from jupyter_elastic.types import JobView, Plan, View
 
 REMEMBERED = 1000
-"""Promotions that the memo holds at most; the oldest jobs' come first."""
+"""Maximum number of promotions in the memo; the oldest jobs' come first."""
 
 
 class Las(Configured):
-    """Short jobs overtake long ones without anybody saying which are short."""
+    """Short jobs overtake long ones without estimates of their lengths."""
 
     name = "las"
     summary = "Least attained service first (Tiresias): short jobs overtake long ones, with preemption."
@@ -37,7 +37,7 @@ class Las(Configured):
     options: Options
 
     def plan(self, view: View) -> Plan:
-        """First queue, then second, each in order of arrival."""
+        """Plan the first queue, then the second, each in order of arrival."""
         draft = Draft(view)
         draft.keep_all([job for job in draft.running if not job.preemptible])
         limit = self.options.threshold_s
@@ -52,7 +52,7 @@ class Las(Configured):
         return draft.plan(memo={"forgiven": forgiven} if forgiven else None)
 
     def _promoted(self, view: View, tall: list[JobView]) -> dict[str, float]:
-        """Service that is forgiven, by job: what it had attained when it was promoted."""
+        """Return the forgiven service by job: the attained service at its promotion."""
         before = view.memo.get("forgiven", {}) if isinstance(view.memo, dict) else {}
         knob = self.options.promote
         forgiven: dict[str, float] = {}

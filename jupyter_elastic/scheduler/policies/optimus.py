@@ -1,7 +1,7 @@
-"""Optimus: everyone's minimum, then each slot where it shortens somebody's remaining time most.
+"""Optimus: all minimums, then each slot where it shortens a job's remaining time most.
 
 Source: Peng et al., "Optimus" (EuroSys 2018), with speeds from the job's profile. The gain of a step is the seconds of
-remaining time that it saves per slot; it stops when nobody gains.
+remaining time that it saves per slot; growth stops when no job gains.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Optimus(Elastic):
 
 
 def seconds_saved(job: JobView) -> Value:
-    """Minus the remaining seconds, by number of workers."""
+    """Return minus the remaining seconds, by number of workers."""
     speed = rates(job)
     least, remaining = job.min_slots, job.profile.remaining
     unit = speed(least)

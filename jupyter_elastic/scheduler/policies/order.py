@@ -1,7 +1,7 @@
-"""Orders that overtake: the shortest first, with waiting in a job's favour.
+"""Order jobs so that some overtake: the shortest first, with waiting in a job's favour.
 
-A queue may hold ten thousand jobs where fifty can start. Each gets one number here, cheaply, and only as many as could
-be seated are put in order; the others follow when somebody asks for more.
+A queue may hold ten thousand jobs of which fifty can start. Each gets one number here, cheaply, and only as many as
+could start are sorted; the others follow when a caller asks for more.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from jupyter_elastic.scheduler.policies.speed import UNKNOWN_S, work_left
 from jupyter_elastic.types import JobView
 
 SAMPLED = 16
-"""One in so many numbers of a long queue is looked at to guess how low those are that could be seated."""
+"""Inverse of the sampled part of a long queue's numbers, from which the bound for jobs that could start is guessed."""
 
 
 def shortest_first(draft: Draft, aging: float, stay: float, size: str = "min") -> Iterator[JobView]:
-    """By expected remaining seconds, less what waiting counts for; a running job is ahead by `stay` rescale costs.
+    """Yield jobs by expected remaining seconds minus credit for waiting; running jobs are `stay` rescale costs ahead.
 
-    The seconds are those on the `min` or `max` of a job's range, whichever it is given. On fewer than it is given, one
-    of unknown length would grow by more than `stay` while it starts, and make room for the next before its first step.
-
-    Waiting counts from the first submission, so that the order among waiting jobs never changes with the time alone,
-    and a job that waited long keeps its place when it gets slots at last.
+    The seconds are those at the `min` or `max` of a job's range, whichever it is given. At a smaller size than it is
+    given, a job of unknown length would grow by more than `stay` while it starts, and make room for the next before its
+    first step. Waiting counts from the first submission, so that the order among waiting jobs never changes with the
+    time alone, and a job that waited long keeps its position when it gets slots at last.
     """
     now = draft.view.now
     base = aging * now
@@ -44,9 +43,10 @@ def _left(job: JobView, base: float, aging: float, size: str) -> float:
 
 
 def ordered(draft: Draft, waiting: list[float], running: list[float]) -> Iterator[JobView]:
-    """The draft's jobs by priority and number, lowest first: those that could be seated, then on demand the rest.
+    """Yield the draft's jobs by priority and number, lowest first: those that could start, then on demand the rest.
 
-    `waiting` and `running` hold the numbers of `draft.waiting` and `draft.running`; who runs wins a tie, then arrival.
+    `waiting` and `running` hold the numbers of `draft.waiting` and `draft.running`; running jobs win ties, then
+    arrival.
     """
     jobs = draft.running + draft.waiting
     keys = running + waiting

@@ -1,10 +1,10 @@
-"""Round robin: rotation over hosts as Schedulearn did it, or time slices.
+"""Round robin: rotation over hosts as in Schedulearn, or time slices.
 
-Sources: Schedulearn (placement rotation, with the job waiting where the original failed it) and Gandiva (OSDI 2018,
-time slices). With `placement` the head of the queue starts when some host, tried in turn from a pointer kept in the
-memo, has room for all of it; where it lands is the core's business. With `timeslice` jobs form a ring: whoever ran a
-quantum goes to the tail when somebody waits. A job passed over three times gets a reservation: nothing else starts
-until it fits.
+Sources: Schedulearn (placement rotation; here the job waits where the original failed it) and Gandiva (OSDI 2018, time
+slices). With `placement` the head of the queue starts when a host, tried in turn from a pointer kept in the memo, has
+room for all of it; the core decides on which host. With `timeslice` jobs form a ring: a job that ran for a quantum goes
+to the tail if another waits. A job that was passed over three times gets a reservation: nothing else starts until it
+fits.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from jupyter_elastic.scheduler.policies.common import Base, Configured, Draft, S
 from jupyter_elastic.types import JobId, JobView, Plan, View
 
 COSTS = 10.0
-"""A quantum is at least this many times a job's measured rescale cost."""
+"""Minimum of a quantum, in multiples of the job's measured rescale cost."""
 REMEMBERED = 200
 
 
 class RoundRobin(Configured):
-    """Everybody in turn."""
+    """All jobs in turn."""
 
     name = "round_robin"
     summary = "Everybody in turn: time slices over the jobs, or rotation over the hosts."
@@ -41,7 +41,7 @@ class RoundRobin(Configured):
     options: Options
 
     def plan(self, view: View) -> Plan:
-        """One turn."""
+        """Plan one turn."""
         draft = Draft(view)
         draft.keep_all()
         memo = view.memo if isinstance(view.memo, dict) else {}
@@ -50,7 +50,7 @@ class RoundRobin(Configured):
         return self._slice(draft, memo)
 
     def _rotate(self, draft: Draft, memo: dict[str, Any]) -> Plan:
-        """Start the queue in order, each job where the pointed host, or the next one with room, takes it whole."""
+        """Start the queue in order, each job if the pointed host, or the next one with room, can take it whole."""
         hosts = draft.view.hosts
         room = [host.free for host in hosts]
         largest = max((host.capacity for host in hosts), default=0)
@@ -72,7 +72,7 @@ class RoundRobin(Configured):
         return draft.plan(memo={"pointer": pointer})
 
     def _slice(self, draft: Draft, memo: dict[str, Any]) -> Plan:
-        """Walk the ring: who has waited longest starts, on free slots or on those of jobs whose slice is over."""
+        """Walk the ring: the job that waited longest starts, on free slots or on those of jobs whose slice is over."""
         now = draft.view.now
         passed: dict[str, int] = memo.get("passed", {})
         waiting = {str(job.job) for job in draft.waiting} if passed else set()

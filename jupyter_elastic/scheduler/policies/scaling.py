@@ -1,6 +1,6 @@
-"""How long an epoch takes on some workers and parameter servers, learned from epochs that were measured (pure).
+"""Learn from measured epochs how long an epoch takes on a number of workers and parameter servers (pure).
 
-Source: Sundkvist, *Coach* (Umea 2021), fits functions to data of previous epochs; which ones it does not say. These are
+Source: Sundkvist, *Coach* (Umea 2021), fits functions to data of previous epochs without naming them. These are
 those of Optimus (Peng et al., EuroSys 2018, section 3.2) with w workers and p servers, all coefficients >= 0:
 
     sync        T = a/w + b + c w/p + d w + e p
@@ -8,8 +8,8 @@ those of Optimus (Peng et al., EuroSys 2018, section 3.2) with w workers and p s
     allreduce   T = a/w + b + d w
 
 Least squares of the relative errors, with a weak prior: few noisy points leave some coefficients open, and the best
-size lies just where these count. For the same reason `choose` takes the size that is fastest when part of its
-prediction's doubt is added: the fastest of all predictions is often one far from all that was measured.
+size lies just where these count. For the same reason `choose` takes the size that is fastest after part of the doubt is
+added to each prediction: the fastest of all predictions is often far from all measured sizes.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from jupyter_elastic.types.errors import BadRequest
 Form = Literal["sync", "async", "allreduce"]
 FORMS: tuple[Form, ...] = get_args(Form)
 Size: TypeAlias = tuple[int, int]
-"""Workers and servers."""
+"""(workers, servers)."""
 NEAR = 0.99
-"""The smallest size is taken of those that are predicted to have at least this part of the best speed."""
+"""Minimum part of the best predicted speed at which the smallest such size is chosen."""
 DOUBT = 2.0
-"""More than the least size must promise a gain of more than so many times the fit's error."""
+"""Multiple of the fit's error that a predicted gain over the minimum size must exceed."""
 CAUTION = 0.5
-"""So many standard deviations are added to a prediction before sizes are compared."""
+"""Standard deviations that are added to a prediction before sizes are compared."""
 ENOUGH = 8
-"""While fewer sizes are measured, one that is not is compared by its prediction alone: so it is tried, and the doubt
-of all others falls."""
+"""Number of measured sizes below which unmeasured ones are compared by their prediction alone: so they are tried, and
+the doubt of all others falls."""
 FEW = 5
-"""While no more sizes are measured, the fit is mostly the prior's."""
+"""Number of measured sizes up to which the fit is mostly the prior's."""
 MEASURED = 0.6
-"""What a measurement then counts against the fit: where nothing scales, a prior that hopes for servers must not win."""
+"""Weight of a measurement against the fit up to `FEW` sizes: without scaling the prior's hope must not win."""
 _LEAST_SIGMA, _MOST_SIGMA = 0.03, 0.3
-"""The noise of a measured epoch is taken to be the fit's error, within these."""
+"""Bounds of the assumed noise of a measured epoch, which is the fit's error."""
 EXPLAINS = 0.5
-"""A fit that explains less of the variance than this is not believed."""
+"""Part of the variance that a fit must explain to be used."""
 CLEARLY = 0.5
-"""Of two forms the second is taken when its error is less than this part of the first one's: few points tell little."""
+"""Part of the first form's error below which the second form is chosen: few points carry little information."""
 _PRIOR = 0.05
 """Weight of the prior against a measured epoch."""
 _OUTLIER = 0.15
-"""A residual, as a share of the measured time, from which on a point counts less (Huber 1964)."""
+"""Residual, as a share of the measured time, from which on a point counts less (Huber 1964)."""
 _ROUNDS = 4
 _MOST, _SHORTEST_S, _LONGEST_S = 100_000, 1e-9, 1e9
-"""What is taken for a measured epoch."""
+"""Maximum of workers and servers, and bounds in seconds, of an acceptable measured epoch."""
 _COLUMNS: dict[Form, Callable[[int, int], tuple[float, ...]]] = {
     "sync": lambda w, p: (1 / w, 1.0, w / p, float(w), float(p)),
     "async": lambda w, p: (1 / w, 1 / p, 1.0, p / w),
@@ -64,7 +64,7 @@ _TYPICAL: dict[Form, tuple[float, ...]] = {
     "async": (1.0, 0.5, 0.1, 0.05),
     "allreduce": (1.0, 0.2, 0.02),
 }
-"""The prior's means, in units of the shortest measured epoch."""
+"""Means of the prior, in units of the shortest measured epoch."""
 
 
 class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,18 +76,18 @@ class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """What was learned."""
+    """Result of a fit."""
 
     form: Form
     coefficients: dict[str, float]
-    """By the letters of this module's first lines."""
+    """Coefficients by the letters of this module's first lines."""
     error: float
-    """By how much a prediction is off: the median relative error for a size when it is left out."""
+    """Typical error of a prediction: the median relative error for a size when it is left out."""
     explained: float
     """R2: the part of the times' variance that the fit explains."""
 
     def epoch_s(self, workers: int, servers: int = 0) -> float:
-        """The predicted epoch, in seconds."""
+        """Predict the seconds of an epoch."""
         row = _COLUMNS[self.form](workers, servers)
         return sum(x * value for x, value in zip(row, self.coefficients.values(), strict=True))
 
@@ -101,14 +101,14 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def learn(points: Sequence[Point], form: Form | None = None) -> Fit:
-    """Fit epochs.
+    """Fit measured epochs.
 
     Args:
-        points: several of one size count as their median.
+        points: Measured epochs; several of one size count as their median.
         form: None: with servers `sync`, unless `async` predicts left-out sizes clearly better; else `allreduce`.
 
     Raises:
-        BadRequest: a point is none, or there are fewer sizes than coefficients; the message says what to measure.
+        BadRequest: A point is invalid, or there are fewer sizes than coefficients; the message tells what to measure.
     """
     seconds = _by_size(points)
     with_servers = [servers > 0 for _, servers in seconds]
@@ -132,10 +132,10 @@ def learn(points: Sequence[Point], form: Form | None = None) -> Fit:
 
 
 def expect(seconds: Mapping[Size, float]) -> Fit:
-    """The fit of as few sizes as there are, at least one: what they leave open is the prior's.
+    """Fit one or more sizes, however few; the prior decides what they leave open.
 
     Args:
-        seconds: by size, either all with servers or none.
+        seconds: Seconds of an epoch by size, all with servers or all without.
     """
     if len(seconds) >= len(_TYPICAL["sync"]) and next(iter(seconds))[1]:
         return learn([Point(workers=w, servers=p, epoch_s=time) for (w, p), time in seconds.items()])
@@ -143,13 +143,13 @@ def expect(seconds: Mapping[Size, float]) -> Fit:
 
 
 def choose(fit: Fit, points: Sequence[Point], max_workers: int, max_servers: int) -> Choice:
-    """The smallest size that is predicted to be about fastest; a measured one if the fit explains too little.
+    """Choose the smallest size that is predicted to be about fastest; a measured one if the fit explains too little.
 
     Args:
-        fit: what `learn` has learned of the points.
-        points: the measured epochs.
-        max_workers: the most workers that there may be.
-        max_servers: the most servers; without meaning for the form `allreduce`.
+        fit: Result of `learn` for the points.
+        points: Measured epochs.
+        max_workers: Maximum number of workers.
+        max_servers: Maximum number of servers; without meaning for the form `allreduce`.
     """
     predicted = grid(fit, max_workers, max_servers)
     best = min(predicted.values())
@@ -180,16 +180,16 @@ def choose(fit: Fit, points: Sequence[Point], max_workers: int, max_servers: int
 
 
 def cautious(fit: Fit, seconds: Mapping[Size, float], sizes: Iterable[Size]) -> dict[Size, float]:
-    """Seconds of an epoch by which to compare sizes while more are measured one after the other.
+    """Return the seconds of an epoch by which to compare sizes while more are measured one after the other.
 
-    As `choose` does: the prediction with part of its doubt. But where few are measured, sizes that are not are looked
-    at without doubt; and a measured size counts as measured where the fit is far off, in part where it is the prior's.
-    Then one that was no faster than a smaller one counts as slower.
+    As in `choose`: the prediction plus part of its doubt. But while few sizes are measured, unmeasured ones get no
+    doubt; and a measured size counts as measured if the fit is far off, in part if the fit is mostly the prior's.
+    Then a size that was no faster than a smaller one counts as slower.
 
     Args:
-        fit: what `expect` has learned of `seconds`.
-        seconds: measured, by size.
-        sizes: those to compare.
+        fit: Result of `expect` for `seconds`.
+        seconds: Measured seconds by size.
+        sizes: Sizes to compare.
     """
     doubt = _doubt(fit, seconds)
     look, few = len(seconds) < ENOUGH, len(seconds) <= FEW
@@ -209,13 +209,13 @@ def cautious(fit: Fit, seconds: Mapping[Size, float], sizes: Iterable[Size]) -> 
 
 
 def grid(fit: Fit, max_workers: int, max_servers: int) -> dict[Size, float]:
-    """Predicted seconds of an epoch for all sizes up to these."""
+    """Return the predicted seconds of an epoch for all sizes up to these."""
     servers = range(1, max_servers + 1) if fit.form != "allreduce" else range(1)
     return {(w, p): fit.epoch_s(w, p) for w in range(1, max_workers + 1) for p in servers}
 
 
 def probes(form: Form) -> list[Size]:
-    """Sizes worth measuring first, the cheapest first."""
+    """Return sizes worth measuring first, the cheapest first."""
     if form == "allreduce":
         return [(1, 0), (2, 0), (4, 0), (8, 0)]
     return [(1, 1), (1, 2), (2, 2), (2, 4), (1, 4), (4, 4), (4, 2), (8, 4)]
@@ -264,7 +264,7 @@ def _predict(solution: Sequence[float], form: Form, size: Size) -> float:
 
 
 def _solve(seconds: Mapping[Size, float], form: Form) -> tuple[tuple[float, ...], dict[Size, float]]:
-    """The coefficients, in seconds, and the sizes' weights: outliers count less with each round."""
+    """Return the coefficients, in seconds, and the sizes' weights: outliers count less with each round."""
     weights = dict.fromkeys(seconds, 1.0)
     solution: tuple[float, ...] = ()
     for _ in range(_ROUNDS):
@@ -278,7 +278,7 @@ def _solve(seconds: Mapping[Size, float], form: Form) -> tuple[tuple[float, ...]
 
 
 def _weighted(seconds: Mapping[Size, float], form: Form, weights: Mapping[Size, float]) -> tuple[float, ...]:
-    """The coefficients, in seconds, with so much weight for each size."""
+    """Return the coefficients, in seconds, with these weights of the sizes."""
     typical = _TYPICAL[form]
     goals = [weights[size] for size in seconds] + [_PRIOR] * len(typical)
     solution = nnls(_rows(seconds, form, weights), goals) or typical
@@ -287,7 +287,7 @@ def _weighted(seconds: Mapping[Size, float], form: Form, weights: Mapping[Size, 
 
 
 def _rows(seconds: Mapping[Size, float], form: Form, weights: Mapping[Size, float]) -> list[tuple[float, ...]]:
-    """A row for each size, for coefficients in units of the shortest epoch, and one of the prior for each of these."""
+    """Return a row for each size, for coefficients in units of the shortest epoch, and a prior's row for each."""
     unit = min(seconds.values())
     typical = _TYPICAL[form]
     rows = [tuple(weights[size] * x * unit / time for x in _COLUMNS[form](*size)) for size, time in seconds.items()]
@@ -296,7 +296,7 @@ def _rows(seconds: Mapping[Size, float], form: Form, weights: Mapping[Size, floa
 
 
 def _doubt(fit: Fit, seconds: Mapping[Size, float]) -> Callable[[Size], float]:
-    """The standard deviation of a predicted epoch, in seconds: that of Bayes' linear regression with the same prior."""
+    """Return the standard deviation of predicted epochs in seconds, by Bayes' linear regression with this prior."""
     form = fit.form
     rows = _rows(seconds, form, _solve(seconds, form)[1])
     every = range(len(_TYPICAL[form]))

@@ -1,8 +1,8 @@
-"""A policy given as source text: a cell of some ten lines becomes what every other policy is.
+"""Make a policy from source text: a cell of some ten lines becomes a policy like any other.
 
-The text defines `plan(view)`, which gives back a Plan or a dictionary of workers by job, or a class with such a method.
+The text defines `plan(view)`, which returns a Plan or a dictionary of workers by job, or a class with such a method.
 The classes of `jupyter_elastic.types` that a policy needs are there without an import. Runs the text: only to be called
-where that is wanted (the limited child of the daemon, or the author's own kernel).
+in the daemon's limited child process, or in the author's own kernel.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from jupyter_elastic.types.errors import BadRequest
 
 
 class NoOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """A bare function has none."""
+    """Options of a bare function: none."""
 
 
 def from_source(name: str, source: str, options: dict[str, Any] | None = None) -> Policy:
-    """The policy that the text defines; BadRequest says what is wrong with it, with the cell's own line number."""
+    """Return the policy that the text defines; BadRequest names what is wrong with it, with the cell's line number."""
     space: dict[str, Any] = {
         "__name__": f"policy_{name}",
         **{kind.__name__: kind for kind in (HostView, JobView, Plan, Profile, Size, Speed, View)},
@@ -52,7 +52,7 @@ class _Function:
     rule: ClassVar[Callable[[View], Any]]
 
     def plan(self, view: View) -> Any:
-        """The function's plan; a dictionary holds workers by job."""
+        """Return the function's plan; a dictionary holds workers by job."""
         plan = type(self).rule(view)
         if not isinstance(plan, dict):
             return plan  # whatever it is, the asker looks at it
@@ -74,7 +74,7 @@ def _instance(name: str, kind: Any, options: dict[str, Any] | None) -> Policy:
 
 
 def _where(problem: Exception, name: str) -> str:
-    """`line 3: `, where the text's own line is known."""
+    """Return `line 3: `, if the text's own line is known."""
     if isinstance(problem, SyntaxError):
         return f"line {problem.lineno}: " if problem.lineno else ""
     frames = traceback.extract_tb(problem.__traceback__)

@@ -1,10 +1,9 @@
-"""How fast a job is and how long it still needs, as far as anybody knows.
+"""Estimate a job's speed and its remaining time.
 
-Measured where it is measured, fitted where there is a fit, else a concave guess: n workers are n**0.9 times as fast as
-one, and a job that says nothing of its length is expected to need as long again as it has had (the mean residual life
-of heavy-tailed lengths, the reason why least-attained-service works). A size that was measured briefly, and that the
-job does not have, is not believed to be slower than the guess from a smaller one: else a busy moment of the machine
-would keep the job from it for ever.
+Measured speeds come first, then the fit, else a concave guess: n workers are n**0.9 times as fast as one, and a job of
+unknown length is expected to need as long again as it has had (the mean residual life of heavy-tailed lengths, the
+reason why least-attained-service works). A briefly measured size other than the job's present one counts as at least as
+fast as the guess from a smaller one: else a busy moment of the machine would keep the job from it for ever.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from jupyter_elastic.types import JobView, Speed
 
 GUESS = 0.9
 UNKNOWN_S = 60.0
-"""Slot-seconds that a job is expected to need at least when nobody knows."""
+"""Minimum of slot-seconds that a job of unknown length is expected to need."""
 
 
 def rates(job: JobView) -> Callable[[int], float]:
-    """The job's speed by number of workers: samples/s, or multiples of one worker's when nothing is measured."""
+    """Return the job's speed by number of workers: samples/s, or multiples of one worker's if nothing is measured."""
     profile, servers = job.profile, job.min_servers
     points, fit = profile.speeds, profile.fit
     fitted = guess if fit is None else partial(_fitted, *fit)
@@ -66,24 +65,24 @@ def _fitted(a: float, b: float, d: float, workers: int) -> float:
 
 
 GUESSES: tuple[float, ...] = tuple(math.pow(workers, GUESS) for workers in range(257))
-"""The guess at the usual sizes, worked out once."""
+"""Guess at the usual sizes, computed once."""
 
 
 def guess(workers: int) -> float:
-    """The speed of a job that nobody has measured, in multiples of one worker's."""
+    """Return the guessed speed of an unmeasured job, in multiples of one worker's."""
     if 0 <= workers < len(GUESSES):
         return GUESSES[workers]
     return math.pow(workers, GUESS) if workers > 0 else 0.0
 
 
 def measured(job: JobView) -> bool:
-    """Whether its speed and its remaining work are both known."""
+    """True if the job's speed and its remaining work are both known."""
     profile = job.profile
     return profile.remaining is not None and (profile.fit is not None or bool(profile.speeds))
 
 
 def time_left(job: JobView, workers: int) -> float:
-    """Seconds that a running job still needs on `workers`, as far as is known: 0 when it is overdue, else `inf`."""
+    """Return the known seconds that a running job still needs on `workers`: 0 if overdue, else `inf` if unknown."""
     if workers <= 0:
         return float("inf")
     bound = job.max_time_s - job.run_s if job.max_time_s is not None else float("inf")
@@ -98,22 +97,22 @@ def time_left(job: JobView, workers: int) -> float:
 
 
 def run_time(job: JobView, workers: int) -> float:
-    """Seconds that a waiting job needs on `workers`; `inf` when nobody said."""
+    """Return the seconds that a waiting job needs on `workers`; `inf` if unknown."""
     left = time_left(job, workers)
     return left if left > 0 else float("inf")
 
 
 def work_done(job: JobView) -> float:
-    """Work done, in the unit of the guess: single-worker seconds."""
+    """Return the work done, in the unit of the guess: single-worker seconds."""
     if job.run_s <= 0:
         return 0.0
     return job.run_s * guess(max(1, round(job.attained_s / job.run_s)))
 
 
 def work_left(job: JobView, rate: Callable[[int], float] | None = None) -> float:
-    """Slot-seconds that the job is expected to need still at its smallest size; never unknown, never below 1.
+    """Return the slot-seconds that the job still needs at its minimum; never unknown, never below 1.
 
-    `rate` is the job's `rates`, of whoever has them already.
+    `rate` is the job's `rates`, of callers that have them already.
     """
     least, profile = job.min_slots, job.profile
     remaining = profile.remaining

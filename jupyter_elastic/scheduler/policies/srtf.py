@@ -1,8 +1,8 @@
 """Shortest remaining time first, rigid and elastic.
 
 Source: Voda's SRJF and Elastic-SRJF (Hsieh & Lee, IC2E 2023), with ageing: every second of waiting makes a job look
-`aging` seconds shorter, so that an endless stream of short jobs starves nobody. What a job needs still comes from its
-profile, else from its owner's estimate, else it is taken to be as much as it has had.
+`aging` seconds shorter, so that an endless stream of short jobs starves no job. The remaining time comes from the job's
+profile, else from its owner's estimate, else it is assumed to be as long as the job has had.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Srtf(Configured):
     options: Options
 
     def plan(self, view: View) -> Plan:
-        """Seat the shortest."""
+        """Give the shortest jobs their sizes."""
         draft = Draft(view)
         draft.keep_all([job for job in draft.running if not job.preemptible])
         order = shortest_first(draft, self.options.aging, self.options.stay, self.options.size)
@@ -48,7 +48,7 @@ class Srtf(Configured):
 
 
 class ElasticSrtf(Elastic):
-    """Everyone's minimum, the shortest first; then the shortest takes what makes it faster."""
+    """All minimums, the shortest first; then the shortest grows as long as it gets faster."""
 
     name = "elastic_srtf"
     summary = "Shortest remaining time first, elastic: minimums first, then the shortest grow first."
