@@ -1,4 +1,4 @@
-"""Starts the service: `python -m jupyter_elastic.hub`, or `jupyter elastic hub`. Knows options; the rest is `app`.
+"""Start the service: `python -m jupyter_elastic.hub`, or `jupyter elastic hub`. Knows options; the rest is `app`.
 
 Exit codes: 0 stopped, 1 failed, 2 wrong options.
 """
@@ -23,13 +23,13 @@ from jupyter_elastic.types.errors import BadRequest, ElasticError
 DEFAULT = "http://127.0.0.1:10101"
 
 ROUTES: list[Route] = [*metrics.HEALTH]
-"""Beside those for the Hub's users."""
+"""Routes beside those for the Hub's users."""
 LONGEST_S = 7 * 86_400.0
 TERM_S, CHECK_S = 3600.0, 20.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; the exit code."""
+    """Serve until SIGTERM or SIGINT; return the exit code."""
     given = _parser().parse_args(arguments)
     logs.set_up(given.log_format, [logging.StreamHandler()])
     try:

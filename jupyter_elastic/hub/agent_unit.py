@@ -1,4 +1,4 @@
-"""A spawner's hook: start the user's agent in a unit of its own before the user's server.
+"""Start the user's agent in a unit of its own before the user's server: a spawner's hook.
 
 A spawner that gives each server a control group ends all of it with the server. The agent, and with it the jobs, must
 not be in there. Runs in the Hub's process, which may start units (root, or by a rule of polkit).
@@ -13,14 +13,14 @@ from typing import Any
 
 UNIT = "jupyter-elastic-agent@{uid}.service"
 START_S = 30.0
-"""How long a server's start waits for its user's agent."""
+"""Maximum seconds that a server's start waits for its user's agent."""
 
 
 async def start_agent_unit(spawner: Any) -> None:
-    """Start the unit of the agent of this spawner's user: `c.Spawner.pre_spawn_hook = start_agent_unit`.
+    """Start the agent's unit of this spawner's user: `c.Spawner.pre_spawn_hook = start_agent_unit`.
 
     The server starts in any case; without the unit its own agent is started later, in the server's control group, and
-    jobs end with the server and go on at the next one. The Hub's log says why.
+    jobs end with the server and go on at the next one. The Hub's log tells why.
     """
     problem = _obstacle(spawner)
     try:
@@ -34,13 +34,13 @@ async def start_agent_unit(spawner: Any) -> None:
 
 
 def _unix_name(spawner: Any) -> str:
-    """Systemdspawner can say another name than the Hub's."""
+    """Return the UNIX name, for which systemdspawner may have a template."""
     template: str = getattr(spawner, "username_template", "") or "{USERNAME}"
     return template.replace("{USERNAME}", spawner.user.name)
 
 
 def _obstacle(spawner: Any) -> str:
-    """What of systemdspawner's options keeps the server from finding an agent outside of it."""
+    """Describe systemdspawner's option that keeps the server from finding an agent outside of it; empty if none."""
     if getattr(spawner, "dynamic_users", False):
         return "dynamic_users gives the server a UNIX id of its own; set it to False"
     if getattr(spawner, "isolate_tmp", False):
@@ -49,7 +49,7 @@ def _obstacle(spawner: Any) -> str:
 
 
 async def _start(unit: str) -> str:
-    """Start a unit; what is wrong, empty when it runs."""
+    """Start a unit; return the problem, empty if it runs."""
     try:
         process = await asyncio.create_subprocess_exec(
             "systemctl", "start", unit,

@@ -1,4 +1,4 @@
-"""The web application: what all handlers share, and its one connection to the daemon. Knows no route by name."""
+"""The web application: base of all handlers, and its one connection to the daemon. Knows no route by name."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.types.errors import BadRequest, ElasticError
 
 MAX_BODY = 16 * 1024
-"""Bytes of a request."""
+"""Maximum bytes of a request."""
 MAX_CONNECTION_S = 30.0
-"""A connection on which nothing is asked for so long is ended."""
+"""Seconds without a request after which a connection is ended."""
 CLIENT = "jupyter_elastic_client"
 STATUS = {
     "bad_request": 400,
@@ -35,34 +35,34 @@ log = logging.getLogger(__name__)
 
 
 class Handler(RequestHandler):
-    """What all handlers share: the connection to the daemon, typed input, errors as `{code, message}`."""
+    """Base of all handlers: the connection to the daemon, typed input, errors as `{code, message}`."""
 
     @property
     def client(self) -> AsyncClient:
-        """The connection to the daemon, as an administrator."""
+        """Connection to the daemon, as an administrator."""
         return self.settings[CLIENT]  # type: ignore[no-any-return]
 
     def set_default_headers(self) -> None:
-        """What is answered is for who asked, and for no frame or script of another page."""
+        """Forbid caches, and frames and scripts of other pages."""
         self.set_header("Cache-Control", "no-store")
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
         self.clear_header("Server")
 
     def body(self, shape: type[Any]) -> Any:
-        """The request's JSON as a struct; BadRequest says what does not fit."""
+        """Decode the request's JSON as a struct; BadRequest names what does not fit."""
         try:
             return msgspec.json.decode(self.request.body, type=shape)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             raise BadRequest(f"the body does not fit: {problem}") from None
 
     def send(self, value: Any) -> None:
-        """Answer with a struct as JSON."""
+        """Send a struct as JSON."""
         self.set_header("Content-Type", "application/json")
         self.finish(msgspec.json.encode(value))
 
     def write_error(self, _status_code: int, **kwargs: Any) -> None:
-        """Errors have a code and a message for people."""
+        """Send an error's code, and its message for people."""
         problem = kwargs.get("exc_info", (None, None, None))[1]
         code, message = "error", "the service could not answer; its log says more"
         if isinstance(problem, ElasticError):
@@ -73,38 +73,38 @@ class Handler(RequestHandler):
         self.send({"code": code, "message": message})
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
-        """An error that says itself what to do needs no traceback."""
+        """Log a traceback, but not of an error whose message tells what to do."""
         if not isinstance(value, ElasticError):
             super().log_exception(typ, value, tb)
 
 
 class Nowhere(Handler):
-    """Every path that is no route."""
+    """Handler of every path that is no route."""
 
     def prepare(self) -> None:
-        """404, whatever the method."""
+        """Answer 404, whatever the method."""
         raise HTTPError(404, "there is nothing here")
 
 
 Route: TypeAlias = tuple[str, type[RequestHandler]]
-"""A path below the prefix, without its first slash, and what answers there."""
+"""(path below the prefix, without its first slash; handler)."""
 
 
 class Listen(NamedTuple):
-    """Where to listen."""
+    """Address and port to listen on."""
 
     address: str
     port: int
 
 
 def application(client: AsyncClient, routes: Iterable[Route], prefix: str = "/", **settings: Any) -> Application:
-    """The application with these routes below `prefix`, which begins and ends with a slash."""
+    """Return the application with these routes below `prefix`, which begins and ends with a slash."""
     handlers: list[Any] = [(prefix + path, handler) for path, handler in routes]
     return Application(handlers, default_handler_class=Nowhere, **{CLIENT: client}, **settings)
 
 
 async def serve(app: Application, listen: Listen, *tasks: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Serve, and do these tasks, until SIGTERM or SIGINT. OSError where the address can't be used."""
+    """Serve, and run these tasks, until SIGTERM or SIGINT. OSError if the address can't be used."""
     client: AsyncClient = app.settings[CLIENT]
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

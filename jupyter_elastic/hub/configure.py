@@ -1,4 +1,4 @@
-"""What JupyterHub needs to know of a pool: settings for `jupyterhub_config.py`, checked against those already there.
+"""Configure JupyterHub for a pool: settings for `jupyterhub_config.py`, checked against those already there.
 
 Knows JupyterHub's settings by name; imports nothing of it, so that a configuration can be made and tested without it.
 """
@@ -18,12 +18,12 @@ from jupyter_elastic.types import SCOPE, Right
 from jupyter_elastic.types.errors import BadRequest
 
 SERVICE = "elastic"
-"""The service's name at the Hub; its pages are below `/services/elastic/`."""
+"""Name of the service at the Hub; its pages are below `/services/elastic/`."""
 SERVICE_URL = "http://127.0.0.1:10101"
 SOCKET = "/run/jupyter-elastic/pool.sock"
-"""Where the systemd unit's daemon listens."""
+"""Path of the socket of the systemd unit's daemon."""
 ADMINS = "jupyter-elastic-admin"
-"""The role of those who administer the pool by the service."""
+"""Role of users who administer the pool by the service."""
 ENCRYPTION = "--KernelManager.transport_encryption"
 _SUBMIT, _ADMINISTER = SCOPE + "submit", SCOPE + "administer"
 _SCOPES: dict[str, dict[str, Any]] = {
@@ -34,7 +34,7 @@ _SCOPES: dict[str, dict[str, Any]] = {
 }
 assert set(_SCOPES) == {SCOPE + right for right in get_args(Right)}
 _SERVER_SCOPES = ("users:activity!user", "access:servers!server")
-"""Of a server's token where nothing else is said (JupyterHub's role `server`)."""
+"""Default scopes of a server's token (JupyterHub's role `server`)."""
 _ACCESS = f"access:services!service={SERVICE}"
 
 
@@ -51,27 +51,27 @@ def configure(
     address: str = "",
     admins: Iterable[str] | None = None,
 ) -> None:
-    """Give everybody who logs in to this Hub the pool of the Hub's machine.
+    """Give all users who log in to this Hub the pool of the Hub's machine.
 
-    Call it at the end of `jupyterhub_config.py`: what is set there is kept and added to.
+    To be called at the end of `jupyterhub_config.py`: settings there are kept and extended.
 
     Args:
         c: The configuration, from `get_config()`.
-        socket: Path of the daemon's UNIX socket; left out: what `$JUPYTER_ELASTIC_ENDPOINT` or
+        socket: Path of the daemon's UNIX socket; left out: the one that `$JUPYTER_ELASTIC_ENDPOINT` or
             `/etc/jupyter-elastic/config.toml` names, else that of the systemd unit.
-        jobs_are_activity: A server counts as active while a job of its user runs, so that a culler leaves it alone.
+        jobs_are_activity: True to count a server as active while a job of its user runs, so that no culler ends it.
         service: `managed`: the Hub runs `jupyter elastic hub`; `external`: something else does. Left out: there is
-            none, and none is needed where each user is a UNIX user of this machine.
+            none, and none is needed if each user is a UNIX user of this machine.
         service_user: The UNIX user that a managed service runs as: the daemon's, who administers the pool.
-        service_url: Where the service listens.
+        service_url: URL at which the service listens.
         service_token: The token of an external service, its `JUPYTERHUB_API_TOKEN`.
         hub_url: The Hub's URL as servers in containers reach it: they use the pool by keys, which the service
             registers.
-        address: The daemon's address as they reach it, `tcp://host:port`; left out: where it listens.
+        address: The daemon's address as these servers reach it, `tcp://host:port`; left out: the one where it listens.
         admins: Hub users who administer the pool by the service; left out: `c.Authenticator.admin_users`.
 
     Raises:
-        BadRequest: An argument is none, or contradicts another or what the configuration says already.
+        BadRequest: An argument is invalid, or contradicts another or the present configuration.
     """
     pool = _endpoint(socket)
     _check(service, service_user, service_token, hub_url, address)
@@ -125,12 +125,12 @@ def _check(service: str, service_user: str, service_token: str, hub_url: str, ad
 
 
 def _python_path() -> dict[str, str]:
-    """What lets the service find what the Hub finds."""
+    """Return the variables by which the service finds the packages that the Hub finds."""
     return with_package({name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ})
 
 
 def _given(section: Any, name: str, empty: Any) -> Any:
-    """What the configuration says so far, whether it was set or added to."""
+    """Return the configuration's present value, set or added to."""
     value = section.get(name, empty)
     return value.get_value(empty) if isinstance(value, LazyConfigValue) else value
 
@@ -172,7 +172,7 @@ def _add_scopes(hub: Any) -> None:
 
 
 def _add_roles(hub: Any, admins: list[str]) -> None:
-    """Everybody may submit; administrators may do all. The role `user` is everybody's; what is said of it stays."""
+    """Let all users submit, and administrators do everything; keep the scopes of the role `user`, which all have."""
     mine = [_ACCESS, _SUBMIT]
     roles = [dict(role) for role in _given(hub, "load_roles", [])]
     if any(role.get("name") == ADMINS for role in roles):
@@ -189,7 +189,7 @@ def _add_roles(hub: Any, admins: list[str]) -> None:
 
 
 def _add_server_scopes(spawner: Any) -> None:
-    """What a server's token, which kernels inherit, may ask of the service; it gets of it what its user holds."""
+    """Let a server's token, which kernels inherit, use the service with those of the scopes that its user has."""
     given = _given(spawner, "server_token_scopes", [])
     if callable(given):
         raise BadRequest(

@@ -1,6 +1,6 @@
-"""Registers the keys of the Hub's users at the daemon, and revokes those whose token the Hub knows no more.
+"""Register the keys of the Hub's users at the daemon, and revoke those whose token the Hub no longer knows.
 
-Knows tokens, keys and the daemon's asks; how a token is judged is `visitors`.
+Knows tokens, keys and the daemon's requests; `visitors` judges tokens.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from jupyter_elastic.types import PublicKey
 from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable, ElasticError
 
 RENEW_PART = 12
-"""A client registers again after this part of the term: a service that was started anew then knows its token."""
+"""Inverse of the part of the term after which a client registers again: a service started anew then knows its token."""
 TOKENS = 20
-"""Tokens of one key that are known; a folder that several servers share has one key and a token of each."""
+"""Maximum number of known tokens of one key; servers that share a folder have one key and a token each."""
 _ANY = frozenset({"0.0.0.0", "*", "::", "[::]"})  # noqa: S104 - what an address must not be
 
 log = logging.getLogger(__name__)
 
 
 class KeyPosted(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a client sends: nothing but its key. Who it is says the token."""
+    """Request of a client: nothing but its key; the token identifies the user."""
 
     public_key: Annotated[PublicKey, Meta(pattern=r"^[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}$")]
 
 
 class Admitted(Struct, frozen=True):
-    """What a client needs to connect."""
+    """Data that a client needs to connect."""
 
     user: str
-    """What the pool calls him."""
+    """Pool's name for the user."""
     endpoint: str
     server_key: str
     expires_at: float
     renew_s: float
-    """After so many seconds it registers again."""
+    """Seconds after which the client is to register again."""
 
 
 class Registrar:
-    """The keys of the Hub's users.
+    """Registrar of the keys of the Hub's users.
 
     Args:
         client: The connection to the daemon, an administrator's.
-        address: What clients reach the daemon by; empty: where it listens.
-        term_s: For so long a key is registered: as long it connects while the Hub is away.
-        check_s: So often the Hub is asked about each token.
+        address: Address by which clients reach the daemon; empty: the one where it listens.
+        term_s: Seconds for which a key is registered, and connects while the Hub is away.
+        check_s: Seconds between questions to the Hub about each token.
     """
 
     def __init__(self, client: AsyncClient, *, address: str, term_s: float, check_s: float) -> None:
@@ -62,10 +62,10 @@ class Registrar:
         self._term_s = term_s
         self._check_s = check_s
         self._tokens: dict[str, dict[str, Visitor]] = {}
-        """Of each key the tokens that it was registered with, in memory only."""
+        """Tokens that each key was registered with, and their visitors, in memory only."""
 
     async def register(self, who: Visitor, key: str) -> Admitted:
-        """Let a key of this visitor connect. ElasticError says why not."""
+        """Let a key of this visitor connect. ElasticError tells why not."""
         admitted = await self._admit(who, key)
         known = self._tokens.setdefault(key, {})
         known.pop(who.token, None)
@@ -97,7 +97,7 @@ class Registrar:
                     log.exception("a token could not be checked")
 
     async def _check(self, key: str, models: dict[str, Visitor | None]) -> None:
-        """Revoke the key if the Hub knows none of its tokens; give it the rights that they have now."""
+        """Revoke the key if the Hub knows none of its tokens; give it the present rights of these tokens."""
         known = self._tokens.get(key, {})
         for token, who in list(known.items()):
             if token not in models:
@@ -141,11 +141,11 @@ def _kind(who: Visitor) -> wire.Kind:
 
 
 class KeysHandler(Guarded):
-    """`api/keys`: `POST` registers, or renews, `DELETE` revokes the key of who asks."""
+    """Handler of `api/keys`: `POST` registers or renews, `DELETE` revokes the visitor's key."""
 
     @property
     def registrar(self) -> Registrar:
-        """The keys."""
+        """Registrar of the keys."""
         return self.settings["registrar"]  # type: ignore[no-any-return]
 
     async def post(self) -> None:

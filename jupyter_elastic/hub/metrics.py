@@ -1,4 +1,4 @@
-"""The daemon's figures for Prometheus, and whether it is ready: `jupyter elastic metrics`, `/metrics`, `/readyz`.
+"""Serve the daemon's figures for Prometheus, and its readiness: `jupyter elastic metrics`, `/metrics`, `/readyz`.
 
 The daemon speaks no HTTP: it is asked once for each scrape. Exit codes of the command: 0 printed, or stopped; 1 the
 daemon did not answer; 2 wrong options.
@@ -26,22 +26,22 @@ from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable, ElasticE
 
 DEFAULT = "127.0.0.1:9464"
 READY_S = 2.0
-"""Who has not answered in so long is not ready."""
+"""Seconds without an answer after which the daemon counts as not ready."""
 
 
 class Healthz(Handler):
-    """Whether this process lives."""
+    """Handler of `/healthz`: this process lives."""
 
     def get(self) -> None:
-        """200."""
+        """Answer 200."""
         self.finish("ok\n")
 
 
 class Readyz(Handler):
-    """Whether the daemon takes jobs."""
+    """Handler of `/readyz`: the daemon takes jobs."""
 
     async def get(self) -> None:
-        """200, or 503 with the reason: it reads its journal, is away, or can't write."""
+        """Answer 200, or 503 with the reason: the daemon reads its journal, is away, or can't write."""
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         try:
             problem = (await _ask(self.client)).problem
@@ -52,10 +52,10 @@ class Readyz(Handler):
 
 
 class MetricsPage(Handler):
-    """The figures."""
+    """Handler of `/metrics`."""
 
     async def get(self) -> None:
-        """Prometheus' text format; of a daemon that does not answer only that."""
+        """Send Prometheus' text format; without an answer of the daemon only that fact."""
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
         try:
             answer = await _ask(self.client)
@@ -65,9 +65,9 @@ class MetricsPage(Handler):
 
 
 HEALTH: list[Route] = [("healthz", Healthz), ("readyz", Readyz)]
-"""What anybody may ask: no name and no figure is in the answers."""
+"""Routes for anybody: their answers contain no name and no figure."""
 ROUTES: list[Route] = [*HEALTH, ("metrics", MetricsPage)]
-"""For an address of their own, which only who scrapes it reaches: nobody is asked who he is."""
+"""Routes for an address of their own, which only the scraper reaches: no visitor is identified."""
 
 
 async def _ask(client: AsyncClient) -> wire.Metrics:
@@ -81,7 +81,7 @@ class _Answered(Collector):
         self._answer = answer
 
     def collect(self) -> Iterable[Metric]:
-        """All families, each name with `elastic_` before it."""
+        """Yield all families, with `elastic_` before each name."""
         yield GaugeMetricFamily("elastic_up", "1 when the daemon answered.", 0 if self._answer is None else 1)
         for family in self._answer.families if self._answer is not None else ():
             yield _metric(family)
@@ -102,12 +102,12 @@ def _metric(family: wire.MetricFamily) -> Metric:
 
 
 def text(answer: wire.Metrics | None) -> bytes:
-    """Prometheus' text format of an answer; None: the daemon gave none."""
+    """Format an answer as Prometheus' text; None: the daemon gave none."""
     return generate_latest(_Answered(answer))
 
 
 def address(given: str) -> Listen:
-    """Where to listen, from `address:port`. BadRequest."""
+    """Parse `address:port`. BadRequest for anything else."""
     parts = re.fullmatch(r"(\[[\da-fA-F:]+\]|[\w.-]+):(\d{1,5})", given, re.ASCII)
     if parts is None:
         raise BadRequest(f"{given} is no address to listen on: expected address:port, as {DEFAULT}")
@@ -115,7 +115,7 @@ def address(given: str) -> Listen:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the figures once, or serve them; the exit code."""
+    """Print the figures once, or serve them; return the exit code."""
     given = _parser().parse_args(arguments)
     logs.set_up(given.log_format, [logging.StreamHandler()], logging.WARNING)
     try:

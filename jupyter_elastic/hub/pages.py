@@ -1,4 +1,4 @@
-"""What a user sees: the usage as JSON, and a page of the pool for browsers. Knows the daemon's answers."""
+"""Serve a user's pages: the usage as JSON, and a page of the pool for browsers. Knows the daemon's answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jupyter_elastic.types.errors import BadRequest, TooFast
 DAY_S = 86_400
 MOST_DAYS = 3660
 LOGINS = 10_000
-"""Logins that have begun; JupyterHub's part remembers each for ten minutes."""
+"""Maximum number of logins in progress; JupyterHub's part remembers each for ten minutes."""
 SHOWN = 20
 """Jobs on the page."""
 
@@ -27,13 +27,13 @@ _pages = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=
 
 
 def name_in_pool(kind: str, name: str) -> str:
-    """What the pool calls a user or service of the Hub."""
+    """Return the pool's name for a user or service of the Hub."""
     return name if kind == "user" else f"service:{name}"
 
 
 class _Pool(Guarded):
     async def used(self, days: int) -> wire.Used:
-        """What who asks may see of the usage of the last `days` days."""
+        """Return the usage of the last `days` days as far as the visitor may see it."""
         since = max(time.time() - (days - 1) * DAY_S, 0.0)
         used = expect(await self.client.ask(wire.ReadUsage(since=since)), wire.Used)
         if self.visitor.sees_all:
@@ -42,15 +42,15 @@ class _Pool(Guarded):
 
     @property
     def name(self) -> str:
-        """What the pool calls who asks."""
+        """Pool's name for the visitor."""
         return name_in_pool(self.visitor.kind, self.visitor.name)
 
 
 class UsageHandler(_Pool):
-    """`api/usage?days=30`: slot-seconds by day, user and group; others' for those who may see them."""
+    """Handler of `api/usage?days=30`: slot-seconds by day, user and group; others' for visitors who may see them."""
 
     async def get(self) -> None:
-        """Send it as JSON."""
+        """Send the usage as JSON."""
         text = self.get_query_argument("days", "30")
         if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MOST_DAYS):
             raise BadRequest(f"days is a whole number from 1 to {MOST_DAYS}")
@@ -59,16 +59,16 @@ class UsageHandler(_Pool):
 
 
 class PageHandler(_Pool):
-    """The page of a browser: one's own jobs and usage, and how the pool is."""
+    """Handler of the page for browsers: the visitor's own jobs and usage, and the state of the pool."""
 
     def unknown(self) -> None:
-        """Let the Hub ask for name and password. TooFast where too many have begun to log in and not come back."""
+        """Redirect to the Hub's login. TooFast if too many logins have begun and not ended."""
         if len(self.hub_auth._oauth_states) >= LOGINS:
             raise TooFast("too many logins have begun; try again in some minutes")
         self.redirect(self.get_login_url())
 
     async def get(self) -> None:
-        """Draw the page."""
+        """Render the page."""
         hosts = expect(await self.client.ask(wire.ListHosts()), wire.Hosts)
         mine = await self.client.ask(wire.ListJobs(owner=self.name, all=True, limit=SHOWN))
         policies = expect(await self.client.ask(wire.ListPolicies()), wire.Policies).policies

@@ -1,7 +1,7 @@
-"""The Littlest JupyterHub's plug-in: its installer brings this package, its Hub the pool. Entry point of group `tljh`.
+"""Plug-in of The Littlest JupyterHub: its installer brings this package, its Hub the pool. Entry point group `tljh`.
 
-The Littlest JupyterHub calls the functions by their names (pluggy). It is imported only when a server starts, so in
-its own Hub.
+The Littlest JupyterHub calls the functions by their names (pluggy). It is imported only when a server starts, so in its
+own Hub.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ PACKAGE = "jupyter-elastic"
 
 @hookimpl
 def tljh_extra_user_pip_packages() -> list[str]:
-    """What the users' environment needs: magics, server extension, panel."""
+    """Return the package for the users' environment: magics, server extension, panel."""
     return [PACKAGE]
 
 
 @hookimpl
 def tljh_extra_hub_pip_packages() -> list[str]:
-    """What the Hub's environment needs: this plug-in."""
+    """Return the package for the Hub's environment: this plug-in."""
     return [PACKAGE]
 
 
 @hookimpl(trylast=True)
 def tljh_custom_jupyterhub_config(c: Any) -> None:
-    """Give everybody the pool that `/etc/jupyter-elastic/config.toml` names; other plug-ins come first.
+    """Give all users the pool that `/etc/jupyter-elastic/config.toml` names; other plug-ins come first.
 
-    Its spawner ends a server's whole control group, and its culler does that after ten idle minutes. So each user's
+    TLJH's spawner ends a server's whole control group, and its culler does that after ten idle minutes. So each user's
     agent, and with it the jobs, gets a unit of its own, after what another plug-in does before a server.
     """
     configure(c)
@@ -53,7 +53,7 @@ def _agent_first(before: Callable[[Any], Any] | None) -> Callable[[Any], Awaitab
 
 
 def _make_user(spawner: Any) -> None:
-    """Make the UNIX user now, and say its name; else the spawner does so, when it starts the server."""
+    """Make the UNIX user now, and set its name; the spawner does so only when it starts the server."""
     from tljh import user  # type: ignore[import-not-found]
     from tljh.normalize import generate_system_username  # type: ignore[import-not-found]
 

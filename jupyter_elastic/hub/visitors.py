@@ -1,6 +1,6 @@
-"""Who asks: the user or service that JupyterHub vouches for by a token, and what the token's scopes allow in a pool.
+"""Identify visitors: users or services that JupyterHub vouches for by a token, with the rights of its scopes.
 
-Knows JupyterHub's OAuth and its scopes; must not know what is asked for.
+Knows JupyterHub's OAuth and its scopes; must not know the requests.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from jupyter_elastic.types import SCOPE, Right
 from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable, NotAllowed, TooFast
 
 CACHE_S = 30
-"""What the Hub has said of a token is believed for so long at most."""
+"""Maximum seconds for which the Hub's answer about a token is cached."""
 HUB_S = 5.0
-"""For so long the Hub may think about a token."""
+"""Maximum seconds that the Hub may take for an answer about a token."""
 AT_ONCE = 20
-"""Tokens that the Hub is asked about at a time."""
+"""Maximum number of tokens that the Hub is asked about at a time."""
 TOKEN_CHARS = 1_000
 ASKS, ASKS_S = 60, 60.0
-"""So many requests may a user make in so many seconds."""
+"""Maximum number of a user's requests in a period, and its seconds."""
 COUNTED = 10_000
-"""Users whose requests are counted."""
+"""Maximum number of users whose requests are counted."""
 
 _at_once = asyncio.Semaphore(AT_ONCE)
 
@@ -44,12 +44,12 @@ class Visitor(NamedTuple):
 
     @property
     def sees_all(self) -> bool:
-        """Whether what is others' may be shown."""
+        """True if other users' data may be shown."""
         return "see-all" in self.rights or "administer" in self.rights
 
 
 def hub_auth() -> HubOAuth:
-    """What asks the Hub. BadRequest where the process is no service of a Hub."""
+    """Return the connection to the Hub. BadRequest if the process is no service of a Hub."""
     auth = HubOAuth.instance()
     auth.cache_max_age = CACHE_S
     if not auth.api_token or not auth.oauth_client_id or not auth.access_scopes:
@@ -61,19 +61,19 @@ def hub_auth() -> HubOAuth:
 
 
 async def ask_hub(token: str) -> dict[str, Any] | None:
-    """Whose token this is now, past the cache; None: nobody's. DaemonUnreachable when the Hub does not answer."""
+    """Ask the Hub for the token's user, past the cache; None if there is none. DaemonUnreachable without an answer."""
     return await _answered(HubOAuth.instance().user_for_token(token, use_cache=False, sync=False))
 
 
 def forget(token: str) -> None:
-    """What the Hub has said of this token before no longer counts."""
+    """Drop the cached answers about this token."""
     cache, mark = HubOAuth.instance().cache, hashlib.sha256(token.encode()).hexdigest()
     for key in [key for key in cache.values if key.endswith(mark)]:
         cache.pop(key, None)
 
 
 def visitor(model: dict[str, Any], token: str) -> Visitor | None:
-    """The visitor whom the Hub describes; None for one who may not use this service."""
+    """Return the visitor whom the Hub describes; None for one who may not use this service."""
     auth = HubOAuth.instance()
     if not auth.check_scopes(auth.access_scopes, model):
         return None
@@ -85,7 +85,7 @@ def visitor(model: dict[str, Any], token: str) -> Visitor | None:
 
 
 async def _answered(answer: Any) -> dict[str, Any] | None:
-    """What the Hub answers, in time."""
+    """Return the Hub's answer, or raise if it is late."""
     try:
         async with asyncio.timeout(HUB_S), _at_once:
             model: dict[str, Any] | None = await answer
@@ -95,12 +95,12 @@ async def _answered(answer: Any) -> dict[str, Any] | None:
 
 
 class Guarded(HubOAuthenticated, Handler):
-    """A handler that nobody reaches for whom the Hub does not vouch. A request by cookie needs its XSRF token."""
+    """A handler for visitors that the Hub vouches for. A request by cookie needs its XSRF token."""
 
     visitor: Visitor
 
     async def prepare(self) -> None:
-        """Find out who asks, before any method of the handler runs. Not by JupyterHub's mixin: that would wait."""
+        """Identify the visitor before any method of the handler runs. Not by JupyterHub's mixin: that would block."""
         found = await self.identified()
         if found is None:
             self.unknown()
@@ -110,7 +110,7 @@ class Guarded(HubOAuthenticated, Handler):
         rates.ask(f"{found.kind}:{found.name}")
 
     async def identified(self) -> Visitor | None:
-        """Whom the Hub vouches for. NotAllowed for one who may not use this service."""
+        """Return the visitor; None if the Hub knows none. NotAllowed for one who may not use this service."""
         self._hub_auth_user_cache: dict[str, Any] | None = None  # so that the mixin never asks by itself
         token = self.hub_auth.get_token(self)
         if not token or len(token) > TOKEN_CHARS or not token.isascii() or not token.isprintable():
@@ -128,29 +128,29 @@ class Guarded(HubOAuthenticated, Handler):
         return found
 
     def unknown(self) -> None:
-        """Answer to whom the Hub does not vouch for."""
+        """Refuse a visitor that the Hub does not vouch for."""
         raise NotAllowed(
             "the Hub does not know this token: send `Authorization: token …` with one that has not expired"
         )
 
 
 class Callback(HubOAuthCallbackHandler, Handler):
-    """Where the Hub sends a browser back to after the login."""
+    """Handler to which the Hub sends a browser back after the login."""
 
     async def prepare(self) -> None:
-        """The login is what comes now: nobody is known before, and nothing is asked of the Hub meanwhile."""
+        """Skip the identification: the login only follows, and nothing is asked of the Hub meanwhile."""
         self._hub_auth_user_cache: dict[str, Any] | None = None
 
 
 class Rates:
-    """How often users ask: `ASKS` in `ASKS_S` seconds, then as fast as they come free again."""
+    """Limits of users' requests: `ASKS` in `ASKS_S` seconds, then as fast as they come free again."""
 
     def __init__(self) -> None:
         self._left: dict[str, tuple[float, float]] = {}
-        """What was left, and when."""
+        """Requests left, and the time of that count, by user."""
 
     def ask(self, user: str) -> None:
-        """Take one; TooFast when there is none."""
+        """Count a request; TooFast if none is left."""
         now = time.monotonic()
         left, at = self._left.get(user, (ASKS, now))
         left = min(left + (now - at) * ASKS / ASKS_S, ASKS)
