@@ -1,1 +1,1 @@
-"""What a policy would do next: the simulator asked from where the pool is now. Pure."""
+"""Forecasts of a policy's decisions: the simulator started from the present pool. Pure."""

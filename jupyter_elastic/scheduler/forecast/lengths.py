@@ -1,7 +1,7 @@
-"""How long is a job that doesn't say how long it is? As past ones like it were, and no longer than it may be.
+"""Guess the length of a job that states none: from past jobs like it, and no longer than it may be.
 
-The nearest kin that there is: the same owner's jobs of the same name, anybody's of this name, the owner's, all.
-Means, since what counts is the sum of the work ahead, and how much they differ. Pure: knows jobs and their speeds.
+The nearest kin with enough jobs counts: the same owner's jobs of the same name, anybody's of this name, the owner's,
+all. A guess is a mean, since the sum of the work ahead matters, and a spread. Pure: knows jobs and their speeds.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from jupyter_elastic.scheduler.policies.speed import GUESS, work_left
 from jupyter_elastic.types import JobInfo, JobView
 
 UNKNOWN_SIGMA = 1.2
-"""How much lengths differ that nobody knows: the standard deviation of their logarithms in published clusters."""
+"""Spread of unknown lengths: the standard deviation of their logarithms in published clusters."""
 ASSUMED = 2
-"""That counts as much as so many past jobs."""
+"""Number of past jobs as which `UNKNOWN_SIGMA` counts."""
 
 
 class Length(NamedTuple):
-    """How long jobs of a kind are."""
+    """Length of jobs of one kind."""
 
     seconds: float
-    """On one worker, in all."""
+    """Seconds of the whole job on one worker."""
     sigma: float = UNKNOWN_SIGMA
-    """The standard deviation of their logarithms."""
+    """Standard deviation of the logarithms of the lengths."""
 
 
 Usual: TypeAlias = Callable[[JobView], Length | None]
-"""How long a job of this kind is, from past ones (`History`); None: there were none."""
+"""Returns the length of past jobs of this kind (`History`); None if there were none."""
 
 KEPT = 20
-"""Of each kind the last so many count: programs change."""
+"""Number of last lengths of each kind that count; programs change."""
 ENOUGH = (1, 3, 3, 3)
-"""How many past jobs of each kind make a guess, from the nearest kin on."""
+"""Number of past jobs of each kind that make a guess, from the nearest kin on."""
 
 
 def served(job: JobView) -> float:
-    """The work that a job has had, in seconds of one worker, where n workers count as n**0.9."""
+    """Return the work that a job has had, in seconds of one worker, where n workers count as n**0.9."""
     if job.run_s <= 0:
         return 0.0
     return job.run_s * math.pow(max(1.0, job.attained_s / job.run_s), GUESS)
@@ -54,7 +54,7 @@ class History:
 
     @classmethod
     def of(cls, jobs: Iterable[JobInfo]) -> History:
-        """From the finished ones of these jobs, as screens see them; their last size stands for all that they had."""
+        """Take the finished ones of these jobs, as screens see them; their last size counts for all their time."""
         found = cls()
         for job in jobs:
             if job.phase == "completed" and job.started_at is not None and job.ended_at is not None:
@@ -64,12 +64,12 @@ class History:
         return found
 
     def ended(self, owner: str, name: str, seconds: float) -> None:
-        """One more job is over."""
+        """Add a job that has ended."""
         for kin in _kin(owner, name):
             self._past.setdefault(kin, deque(maxlen=KEPT)).append(seconds)
 
     def __call__(self, job: JobView) -> Length | None:
-        """The usual length of jobs like this one; None as long as too few have ended."""
+        """Return the usual length of jobs like this one; None while too few have ended."""
         for kin, enough in zip(_kin(job.owner, job.name), ENOUGH, strict=True):
             past = self._past.get(kin, ())
             if len(past) >= enough:
@@ -89,15 +89,15 @@ def _kin(owner: str, name: str) -> tuple[tuple[str, ...], ...]:
 
 
 def measured(job: JobView) -> bool:
-    """Whether its speed is known, which a second report tells."""
+    """True if the job's speed is known, which a second report tells."""
     return job.profile.fit is not None or bool(job.profile.speeds)
 
 
 def expected(job: JobView, rate: Callable[[int], float], usual: Usual | None) -> float:
-    """The work that a job still has, in the unit of its rate: what it reports, else the best guess there is.
+    """Return the work that a job still has, in the unit of its rate: as reported, else the best guess.
 
-    That is its owner's estimate, else what such jobs usually need, and at least as much again as it has had; never more
-    than it has time for. Of a time limit alone nobody uses all: half of what is left of it.
+    That is its owner's estimate, else the usual length of such jobs, and at least as much again as it has had; never
+    more than it has time for. With a time limit alone: half of what is left of it, as no job uses all.
     """
     remaining, done, least = job.profile.remaining, job.profile.done, max(1, job.min_slots)
     if remaining is not None and measured(job):

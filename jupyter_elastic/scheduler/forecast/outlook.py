@@ -1,4 +1,4 @@
-"""When will jobs start and end? One policy's future from the pool's state, with ranges from several possible futures.
+"""Predict starts and ends of jobs under one policy from the pool's state, with ranges from several futures.
 
 Pure: knows views and policies; no clock, no chance.
 """
@@ -21,42 +21,42 @@ FUTURES = 12
 """Possible futures from which a range is taken."""
 DAY_S = 86_400.0
 SOON_S = 20.0
-"""A guess below that counts as this: a minute more or less is near enough."""
+"""Seconds as which a shorter guess counts: a minute more or less is near enough."""
 _NEVER = JobForecast(job=0)
 
 
 class Eta(Struct, frozen=True, kw_only=True):
-    """When a job starts, or ends, in seconds from now: the best guess, and a range that should hold 8 times of 10."""
+    """Predicted start or end of a job in seconds from now: a best guess, and a range that should hold 8 times of 10."""
 
     job: JobId
     guess_s: float
     low_s: float
     high_s: float
     possible: tuple[float, float]
-    """The range of the possible futures alone, before it is widened or narrowed by what the past has taught."""
+    """Range of the possible futures alone, before it is adapted to earlier errors."""
 
     @property
     def vague(self) -> bool:
-        """Whether it says nothing: it reaches beyond a day, or is wider than three times the best guess."""
+        """True if the prediction says nothing: it reaches beyond a day, or is wider than three times the best guess."""
         return self.high_s > DAY_S or self.high_s - self.low_s > 3 * max(self.guess_s, SOON_S)
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How wrong earlier predictions were: how far real times lay outside of what the possible futures spanned.
+    """Errors of earlier predictions: distances of real times from the range of the possible futures.
 
-    A new range spans the middle 80 % of what happens in `FUTURES` possible futures (lengths that nobody knows are drawn
-    anew in each). Each of its ends is then moved outwards, so far that 9 of 10 of the `KEPT` last real times would have
-    been on its inner side (conformalized quantile regression, Romano, Patterson & Candès, 2019), in logarithms. Never
-    inwards: what is learned of first predictions does not hold for later and better ones. `width` moves both further:
-    each miss adds four times what a hit takes away, so that in the long run 8 of 10 hit, whatever the errors are like
-    (adaptive conformal inference, Gibbs & Candès, 2021). Who starts at once teaches nothing.
+    A new range spans the middle 80 % of what happens in `FUTURES` possible futures (unknown lengths are drawn anew in
+    each). Each of its ends is then moved outwards, so far that 9 of 10 of the `KEPT` last real times would have been on
+    its inner side (conformalized quantile regression, Romano, Patterson & Candès, 2019), in logarithms. Never inwards:
+    the errors of first predictions don't hold for later and better ones. `width` moves both ends further: each miss
+    adds four times what a hit takes away, so that in the long run 8 of 10 hit, whatever the errors are like (adaptive
+    conformal inference, Gibbs & Candès, 2021). Jobs that start at once teach nothing.
     """
 
     early: tuple[float, ...] = ()
-    """How far before the range real times were, below 0 where they were not; the newest last."""
+    """Logarithmic distances of real times before the range, below 0 if they were not before it; the newest last."""
     late: tuple[float, ...] = ()
-    """How far behind it."""
+    """Logarithmic distances behind the range."""
     width: float = 0.0
 
     KEPT = 50
@@ -66,7 +66,7 @@ class Calibration:
     WIDEST = 3.0
 
     def seen(self, eta: Eta, real_s: float) -> Calibration:
-        """With one more observation: the real wait of a job that `eta` was predicted for."""
+        """Add an observation: the real wait of a job that `eta` was predicted for."""
         if max(eta.high_s, real_s) <= self.SMALL_S:
             return self
         real, low, high = (math.log(seconds + self.SMALL_S) for seconds in (real_s, *eta.possible))
@@ -75,7 +75,7 @@ class Calibration:
         return Calibration((*self.early, low - real)[-self.KEPT :], (*self.late, real - high)[-self.KEPT :], width)
 
     def range(self, guess: float, low: float, high: float) -> tuple[float, float]:
-        """The range around a guess, given the possible futures' own low and high."""
+        """Return the range around a guess, given the possible futures' own low and high."""
         small = self.SMALL_S
         low = (low + small) / math.exp(self._moved(self.early)) - small
         high = (high + small) * math.exp(self._moved(self.late)) - small
@@ -89,23 +89,23 @@ class Calibration:
 
 
 class JobOutlook(Struct, frozen=True, kw_only=True):
-    """What will most likely become of a job. Seconds from now."""
+    """Most likely future of a job, in seconds from now."""
 
     job: JobId
     start: Eta | None = None
-    """Of a job that waits; None for others, and for one whose start is not within sight."""
+    """Start of a waiting job; None for others, and for a job whose start is not within sight."""
     end: Eta | None = None
-    """None: not within sight."""
+    """End of the job; None: not within sight."""
     sizes: tuple[tuple[float, int], ...] = ()
-    """As in `JobForecast`."""
+    """Slots over time; see `JobForecast`."""
 
 
 class Outlook(Struct, frozen=True, kw_only=True):
-    """The future of a pool's jobs under the policy that decides now."""
+    """Future of a pool's jobs under the active policy."""
 
     jobs: tuple[JobOutlook, ...] = ()
     note: str = ""
-    """Why it is incomplete."""
+    """Reason why the outlook is incomplete."""
 
 
 def waits(
@@ -116,9 +116,9 @@ def waits(
     usual: Usual | None = None,
     over: Over = never,
 ) -> list[Eta]:
-    """When each queued job will start under a policy, with a range; jobs that never start in sight are left out.
+    """Predict the start of each queued job under a policy, with a range; jobs that never start in sight are left out.
 
-    Where the time is `over` before all is known, nothing is said.
+    Empty if the time is `over` before all is known.
     """
     if not any(job.phase == "queued" for job in view.jobs):
         return []
@@ -137,7 +137,7 @@ def outlook(
     usual: Usual | None = None,
     over: Over = never,
 ) -> Outlook:
-    """Starts, ends and sizes of all jobs under a policy. The starts are those of `waits`."""
+    """Predict starts, ends and sizes of all jobs under a policy. The starts are those of `waits`."""
     if not view.jobs:
         return Outlook()
     central, futures = _futures(view, policy, usual, over, only_starts=False)
@@ -159,7 +159,7 @@ def outlook(
 def _futures(
     view: View, policy: Policy, usual: Usual | None, over: Over, *, only_starts: bool
 ) -> tuple[Forecast, list[dict[JobId, JobForecast]]]:
-    """What is most likely, and the possible futures by job."""
+    """Return the most likely future, and the possible futures by job."""
     central = forecast(view, policy, usual=usual, only_starts=only_starts, over=over)
     factors = {job.job: _length_factors(job, view.seed, usual) for job in view.jobs}
     futures = [
@@ -188,7 +188,7 @@ def _start_etas(
 
 
 def _eta(job: JobId, guess: float, futures: list[float | None], past: Calibration) -> Eta:
-    """The range of what happens in the possible futures, but for the first and the last of them."""
+    """Return the range of the possible futures without the first and the last of them."""
     ordered = sorted(math.inf if when is None else when for when in futures)
     high = next((when for when in (ordered[-2], ordered[-3], ordered[-4]) if math.isfinite(when)), guess)
     possible = (min(ordered[1], guess), max(high, guess))
@@ -197,10 +197,10 @@ def _eta(job: JobId, guess: float, futures: list[float | None], past: Calibratio
 
 
 def _length_factors(job: JobView, seed: int, usual: Usual | None) -> list[float]:
-    """How much longer a job may be than thought, in each possible future: log-normal with mean 1, the same every time.
+    """Return factors of a job's length in each possible future: log-normal with mean 1, the same every time.
 
-    Of estimates and of the first report by half, of later reports by little. Each of so many equal parts of the
-    distribution is drawn once, in an order of the job's own (Latin hypercube sampling): few futures span what may be.
+    Estimates and first reports vary by half, later reports by little. Each of as many equal parts of the distribution
+    is drawn once, in an order of the job's own (Latin hypercube sampling): so few futures span the distribution.
     """
     if job.profile.remaining is not None:
         sigma = 0.15 if measured(job) else 0.5

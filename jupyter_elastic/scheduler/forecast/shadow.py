@@ -1,4 +1,4 @@
-"""A policy asked beside the one that decides and not obeyed: where the two differ on one view of the pool. Pure."""
+"""Compare the active policy with another one, a shadow, that has no effect: their differences on one view. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jupyter_elastic.types.errors import BadRequest
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """A job that the two would give different numbers of workers."""
+    """A job that the two policies would give different numbers of workers."""
 
     job: int
     name: str
@@ -24,7 +24,7 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """The active policy and the shadow, asked about the same view."""
+    """Plans of the active policy and the shadow for the same view."""
 
     active: str
     shadow: str
@@ -59,7 +59,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
 
 def compare(view: View, active: tuple[str, Policy], shadow: tuple[str, Policy]) -> Comparison:
-    """Ask both about the same view; BadRequest says what is wrong with the shadow's plan."""
+    """Ask both policies about the same view; BadRequest names what is wrong with the shadow's plan."""
     sizes = {job: size.slots for job, size in active[1].plan(view).sizes.items()}
     differences = [
         Difference(
@@ -83,12 +83,12 @@ def compare(view: View, active: tuple[str, Policy], shadow: tuple[str, Policy]) 
 
 
 def asked_sizes(plan: Plan, view: View) -> list[tuple[JobView, int]]:
-    """The view's jobs, each with the slots that the plan gives it."""
+    """Return the view's jobs, each with the slots that the plan gives it."""
     return [(job, plan.sizes[job.job].slots if job.job in plan.sizes else 0) for job in view.jobs]
 
 
 def checked_plan(policy: Policy, view: View, name: str) -> Plan:
-    """A plan that could be followed; BadRequest says what is wrong with it."""
+    """Return a plan that could be followed; BadRequest names what is wrong with it."""
     try:
         plan = policy.plan(view)
         problem = illegal(plan, view)

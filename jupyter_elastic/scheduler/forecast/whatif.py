@@ -1,4 +1,4 @@
-"""What if another policy decided from now on? Every policy is simulated forward from the pool's present state.
+"""Simulate other policies from the pool's present state on, to see what a switch would change.
 
 A fluid model: jobs train at constant speed between decisions, a change of size costs the job's own rescale pause, and
 the policy is asked at finishes and at its interval, but no more often than a growing grain of time allows, so that 200
@@ -25,56 +25,56 @@ from jupyter_elastic.scheduler.policies.speed import rates
 from jupyter_elastic.types import HostView, JobId, JobView, Policy, Size, Turn, View
 
 GRAIN = 0.02
-"""Decisions are at least this share of the time already looked ahead apart: far things are seen less sharply."""
+"""Minimum time between decisions, as a share of the time already simulated: later times are less exact."""
 LEAST_GRAIN_S = 1.0
 HORIZON_S = 60 * 86_400.0
 IDLE_TRIES = 40
-"""Decisions in a row without any job running after which those that still wait are given up as never starting."""
+"""Decisions in a row without any running job after which the waiting ones count as never starting."""
 LOSS, LOSS_S = 0.05, 10.0
-"""Who finishes later by this share of its time and by this many seconds loses by a switch."""
+"""Share of its time, and seconds, by which a job must finish later to lose by a switch."""
 
 Stretch: TypeAlias = Callable[[JobView], float]
-"""How many times as long as it is thought to be a job is in this future."""
+"""Factor of a job's expected length in this future."""
 Over: TypeAlias = Callable[[], bool]
-"""Whether the time that a forecast may take is up. Asked between decisions: one decision is not interrupted."""
+"""True when the time that a forecast may take is up. Called between decisions: a decision is not interrupted."""
 TOO_SLOW = "no forecast: this policy takes too long to decide"
 
 
 def never() -> bool:
-    """A forecast may take as long as it takes."""
+    """Return False: a forecast may take any time."""
     return False
 
 
 class JobForecast(Struct, frozen=True, kw_only=True):
-    """What a policy would do with a job, in seconds from now; None: not within sight."""
+    """Future of a job under a policy, in seconds from now; None: not within sight."""
 
     job: JobId
     start_s: float | None = None
-    """First slots from now on; 0 for a job that has them."""
+    """First time with slots from now on; 0 for a job that has them."""
     finish_s: float | None = None
     guessed: bool = False
-    """Nobody knows how long this job is: the finish is a guess."""
+    """True if the job's length is unknown, so that the finish is a guess."""
     sizes: tuple[tuple[float, int], ...] = ()
-    """From when on it has how many slots, until the next one, the last until its finish."""
+    """Slots from each time on until the next one, the last until the finish."""
 
 
 class Forecast(Struct, frozen=True, kw_only=True):
-    """The pool's future under one policy."""
+    """Future of the pool under one policy."""
 
     policy: str
     jobs: tuple[JobForecast, ...] = ()
     avg_jct_s: float | None = None
-    """Mean turnaround of the jobs in sight, from their first submission."""
+    """Mean turnaround in seconds of the jobs in sight, from their first submission."""
     makespan_s: float | None = None
     """Seconds from now to the last finish."""
     losers: tuple[JobId, ...] = ()
-    """Who would finish later than under the first policy of the comparison."""
+    """Jobs that would finish later than under the first policy of the comparison."""
     winners: tuple[JobId, ...] = ()
     avg_jct_trend: int = 0
-    """As `trend` says, against the first policy of the comparison; likewise the next."""
+    """Result of `trend` against the first policy of the comparison; the next one likewise."""
     makespan_trend: int = 0
     note: str = ""
-    """Why the forecast is incomplete."""
+    """Reason why the forecast is incomplete."""
 
 
 def compare(
@@ -85,9 +85,9 @@ def compare(
     usual: Usual | None = None,
     timer: Callable[[], Over] = lambda: never,
 ) -> list[Forecast]:
-    """A forecast for each policy; losers and winners are against `first`, the one of them that decides now.
+    """Forecast each policy; losers and winners are against `first`, the one of them that is active.
 
-    `timer` is called as each policy's turn begins, and gives when its time is up.
+    `timer` is called at the start of each policy's forecast, and returns a function that is True when its time is up.
     """
     forecasts = {
         name: forecast(view, policy, name=name, usual=usual, over=timer()) for name, policy in policies.items()
@@ -105,7 +105,7 @@ def forecast(
     only_starts: bool = False,
     over: Over = never,
 ) -> Forecast:
-    """One policy, simulated forward. `stretch` scales a job's remaining work; `only_starts` ends once nobody waits."""
+    """Simulate one policy. `stretch` scales a job's remaining work; `only_starts` ends once no job waits."""
     run = _Run(view, policy, stretch, usual)
     note = run.run(only_starts, over)
     jobs = tuple(
@@ -130,7 +130,7 @@ def forecast(
 
 
 def trend(old: float | None, new: float | None) -> int:
-    """1 where `new` is later than `old`, -1 where it is earlier, 0 where they are about the same; None: never."""
+    """Return 1 if `new` is later than `old`, -1 if it is earlier, 0 if they are about the same; None means never."""
     early, late = (math.inf if value is None else value for value in (old, new))
     if early == late:
         return 0
@@ -172,14 +172,14 @@ class _Fluid:
         self.places = turns.places(view.group, view.owner)
 
     def _unreported(self, now: float) -> float:
-        """What it has most likely done since its last report, which is not in what it says is left."""
+        """Return the work probably done since the last report, which the reported remaining work still contains."""
         profile = self.view.profile
         if profile.remaining is None or profile.reported_at is None or profile.report_period_s is None:
             return 0.0
         return self.speed * min(max(0.0, now - profile.reported_at), profile.report_period_s)
 
     def ends_in(self) -> float:
-        """Seconds to its end at the present size."""
+        """Return the seconds to the job's end at the present size."""
         if self.speed <= 0:
             return math.inf
         limit = math.inf
@@ -188,7 +188,7 @@ class _Fluid:
         return min(self.pause + self.left / self.speed, limit)
 
     def flow(self, seconds: float) -> None:
-        """Train for a while."""
+        """Train for `seconds`."""
         slots = self.view.cost(self.size)
         self.attained += seconds * slots
         self.run += seconds
@@ -197,7 +197,7 @@ class _Fluid:
         self.left = max(0.0, self.left - (seconds - paused) * self.speed)
 
     def seen(self) -> JobView:
-        """What a policy would see of it now."""
+        """Return the job as a policy would see it now."""
         view, size = self.view, self.size
         if not self.run and size == view.size and self.changed == view.changed_at:
             return view
@@ -220,7 +220,7 @@ class _Fluid:
 
 
 class _Run:
-    """One policy's future."""
+    """Simulation of one policy."""
 
     def __init__(self, view: View, policy: Policy, stretch: Stretch, usual: Usual | None) -> None:
         self.view, self.policy = view, policy
@@ -231,7 +231,7 @@ class _Run:
         self.turns = {row: dict(known) for row, known in view.turns.items()}
 
     def run(self, only_starts: bool, over: Over) -> str:
-        """Simulate until everybody has finished (or started); why that failed, or an empty text."""
+        """Simulate until all jobs have finished (or started); return the reason if that failed, else an empty text."""
         idle = 0
         while self.active:
             if only_starts and all(fluid.start is not None for fluid in self.active):
@@ -286,9 +286,9 @@ class _Run:
         fluid.speed = fluid.rate(size.workers)
 
     def _advance(self) -> None:
-        """To the next finish, or to the last one within the grain behind it: those close to each other are one event.
+        """Advance to the next finish, or to the last one within the grain behind it: close ones are one event.
 
-        Not to the end of the grain: in a busy pool those who wait would start later and later.
+        Not to the end of the grain: in a busy pool waiting jobs would start later and later.
         """
         grain = max(LEAST_GRAIN_S, GRAIN * self.ahead)
         ends = [fluid.ends_in() for fluid in self.active]
@@ -313,7 +313,7 @@ class _Run:
         self.ahead += step
 
     def _owe(self, seconds: float) -> None:
-        """Count what users and groups hold while another one waits, as `core/turns.py` does."""
+        """Count the slots that users and groups hold while another one waits, as `core/turns.py` does."""
         held: defaultdict[tuple[str, str], int] = defaultdict(int)
         waiting: defaultdict[str, set[str]] = defaultdict(set)
         for fluid in self.active:
@@ -327,14 +327,14 @@ class _Run:
                 self.turns[row][name] = replace(turn, owed_s=turn.owed_s + slots * seconds)
 
     def _next_ending(self) -> float:
-        """When the next host is drained for its end, in seconds from now; infinity: none."""
+        """Return the seconds from now until the next host is drained for its end; infinity: none."""
         ends = (host.until - LEAVE_S - self.view.now for host in self.view.hosts if host.until is not None)
         return min((end for end in ends if end > self.ahead), default=math.inf)
 
     def _hosts(self) -> tuple[HostView, ...]:
-        """Hosts with as many free slots as there are, filled from the last: placement is beyond a forecast.
+        """Return the hosts with the present free slots, filled from the last: placement is beyond a forecast.
 
-        Those that are drained for their end have no slots but what jobs hold that can't be taken from them.
+        Hosts that are drained for their end have only the slots of jobs that can't be taken from them.
         """
         now = self.view.now + self.ahead
         gone = {host.name for host in self.view.hosts if host.until is not None and host.until - LEAVE_S <= now}

@@ -2,19 +2,17 @@
 
 Source: Ghodsi et al., "Dominant Resource Fairness" (NSDI 2011) by progressive filling; with one resource, the slot, it
 is weighted max-min. Each step goes to the group with the least (slots / weight), in it to the user with the least, and
-there to the next waiting job's minimum, else to the growth of that user's smallest job. Who has no group is one.
-
-Slots are whole and shares are not: of five slots 2:1 is 3.33 and 1.67. Everybody gets the whole slots of a share first;
-what is left goes to whoever owes the least for its weight (start-time fair queueing, `core/turns.py`), so that the
-parts are right over time. A debt is no priority: who holds no slot and has a job waiting goes first as soon as another
-has begun `TURNS` jobs since then, for the same weight. No running job is ended for such a part.
-
-A quota is guaranteed: who is below it comes before everybody above theirs. What a quota's owner doesn't use is lent;
-when the owner comes back, borrowers shrink at once, and are preempted once the owner's job waited `grace_s`. A gang
-that waited `patience_s` goes first, one of each user, so that small jobs don't fill every gap before it for ever.
-
-With a `half_life_s` it looks back: a weight counts times 2^(-U/S), where U is the part of what was used of late that a
-group, or in it a user, has used, and S its part by weight. That is the factor of Slurm's classic fair-share algorithm
+there to the next waiting job's minimum, else to the growth of that user's smallest job. A user without a group counts
+as a group.
+Slots are whole and shares are not: of five slots 2:1 is 3.33 and 1.67. All get the whole slots of their shares first;
+the rest goes to those who owe the least for their weight (start-time fair queueing, `core/turns.py`), so that the parts
+are right over time. A debt is no priority: a user without a slot whose job waits goes first as soon as another has
+begun `TURNS` jobs since then, for the same weight. No running job is ended for such a part.
+A quota is guaranteed: users below it come before all above theirs. Slots of a quota that its owner doesn't use are
+lent; when the owner comes back, borrowers shrink at once, and are preempted once the owner's job waited `grace_s`. A
+gang that waited `patience_s` goes first, one of each user, so that small jobs don't fill every gap before it for ever.
+With a `half_life_s` past use counts: a weight is multiplied by 2^(-U/S), where U is a group's, or within it a user's,
+part of the recent use, and S its part by weight. That is the factor of Slurm's classic fair-share algorithm
 (priority/multifactor), level by level; use decays with the half-life as it does there.
 """
 
@@ -36,16 +34,16 @@ from jupyter_elastic.scheduler.policies.speed import rates
 from jupyter_elastic.types import JobId, JobView, Plan, Turn, View
 
 Queues: TypeAlias = defaultdict[tuple[str, str], deque[JobView]]
-"""Jobs by group and user, by priority, the running first."""
+"""Jobs by group and user, by priority, the running ones first."""
 
 
 ON_SHARE = 0.5
-"""The factor of who has used just its share."""
+"""Factor of a party that has used exactly its share."""
 Name = TypeVar("Name", bound=Hashable)
 
 
 def fair_shares(used: Mapping[Name, float], weights: Mapping[Name, float]) -> dict[Name, float]:
-    """Slurm's fair-share factors of siblings, 2^(-U/S): 1 for who has used nothing, 1/2 for who has used its share."""
+    """Return Slurm's fair-share factors of siblings, 2^(-U/S): 1 without any use, 1/2 for having used its share."""
     total, shares = sum(used.values()), sum(weights.values())
     if total <= 0 or shares <= 0:
         return dict.fromkeys(used, 1.0)
@@ -53,7 +51,7 @@ def fair_shares(used: Mapping[Name, float], weights: Mapping[Name, float]) -> di
 
 
 def _turn(view: View, row: str, name: str) -> Turn:
-    """Of a user or group; where nobody keeps such books, what it has used of late is what it owes."""
+    """Return the turn of a user or group; without turns in the view its recent use counts as its debt."""
     if view.turns:
         return view.turns.get(row, {}).get(name, NOBODY)
     used = view.used.get(row, {}).get(name)
@@ -67,16 +65,16 @@ def _span(options: Fair.Options) -> str:
 
 Due: TypeAlias = "tuple[bool, int, float, float, float, int, Party]"
 ROUNDING = 1e-9
-"""Less than this of a slot is none."""
+"""Part of a slot below which a difference is rounding."""
 TURNS = 2
-"""Who holds nothing goes first once another of the same weight has begun so many jobs since it waits."""
+"""Jobs of another of the same weight after whose starts one without slots goes first."""
 NEXT = 20
-"""Waiting jobs of which the plan says when it is their turn."""
+"""Maximum number of waiting jobs that the plan names as the next ones."""
 NOBODY = Turn()
 
 
 class Party:
-    """A user or a group: what it has, what it is due, and what it would do with one step more."""
+    """A user or a group: its slots, its share, and its use of one more step."""
 
     __slots__ = (
         "claim", "growing", "has", "head", "held", "members", "quota", "rank", "share", "since", "turn",
@@ -87,13 +85,13 @@ class Party:
         self.has = self.held = self.wants = 0
         """Slots that the draft gives it, that it holds now, and that it can use (no more than the pool has)."""
         self.rank = max(rank, ROUNDING)
-        """The weight without what `half_life_s` makes of it."""
+        """Weight without the factor of `half_life_s`."""
         self.turn = turn
         self.since = math.inf
-        """Since when its first waiting job waits for a turn: it came, or the job before it began."""
+        """Time since which its first waiting job waits for a turn: its submission, or the start of the job before."""
         self.head: JobView | None = None
         self.claim = 0
-        """Its place among equals."""
+        """Rank among equals."""
         self.share = 0.0
         self.weight = max(rank * factor, 1e-9)
         self.quota = quota
@@ -103,10 +101,11 @@ class Party:
         self.growing: list[tuple[int, int, JobView]] = []
 
     def due(self, at: int) -> Due:
-        """Its place in the row: those below their quota first, then the whole slots of the shares, then their parts.
+        """Return its rank in the row: first those below their quota, then whole slots of shares, then parts of slots.
 
-        Whole slots, and what others leave, go to who has the least, and among these to who holds them. A part goes to
-        who holds a slot for it now, so that no job is ended for it. Then claims decide.
+        Whole slots, and the slots that others leave, go to those with the least, and among these to their present
+        holders. A part goes to a party that holds a slot for it now, so that no job is ended for it. Then claims
+        decide.
         """
         has = self.has
         left, going = self.share - has, has >= self.held
@@ -115,13 +114,13 @@ class Party:
         return has >= self.quota, 0 if left > 0 else 2, has / self.weight, going, self.claim, at, self
 
     def waits(self, head: JobView) -> None:
-        """This job is the first of it that waits, or of a member."""
+        """Note the first waiting job of it or of a member."""
         since = max((head.queued_at, *self.turn.begun[-1:]))
         if since < self.since:
             self.since, self.head = since, head
 
     def next(self, draft: Draft) -> JobView | None:
-        """Its first job that the draft leaves waiting for slots which the pool has."""
+        """Return its first job that the draft leaves waiting for slots which the pool has."""
         first = self.head is not None and self.head.job not in draft.workers
         waiting = [job for job in (self.head,) if job] if first else self.waiting
         fits = (job for job in waiting if 0 < slots(job, least(job)) <= draft.capacity)
@@ -129,7 +128,7 @@ class Party:
 
 
 def share_out(slots: float, parties: Sequence[Party]) -> None:
-    """Say of each what its share is: by weight, but no less than its quota and no more than it can use."""
+    """Compute the shares: by weight, but no less than the quota and no more than a party can use."""
     rest = list(parties)
     while rest:
         level = max(slots, 0.0) / sum(party.weight for party in rest)
@@ -146,7 +145,7 @@ def share_out(slots: float, parties: Sequence[Party]) -> None:
 
 
 def claim(parties: Sequence[Party]) -> None:
-    """Say of each what its place among equals is: who can wait no longer, then who owes least, who waits longest."""
+    """Compute the ranks among equals: first those that can't wait longer, then by least debt, then by longest wait."""
     latest: dict[float, list[tuple[float, Party]]] = {}
     for rank in {party.rank for party in parties}:  # the two who began so many jobs last, for this weight
         counts = ((TURNS * math.ceil(max(1.0, one.rank / rank)), one) for one in parties)
@@ -163,7 +162,7 @@ def claim(parties: Sequence[Party]) -> None:
 
 
 class Fair(Configured):
-    """Everybody's share by weight, quotas first."""
+    """Shares by weight for all, quotas first."""
 
     name = "fair"
     summary = "Weighted fair shares over groups and users; quotas are guaranteed, and lent while idle."
@@ -186,7 +185,7 @@ class Fair(Configured):
     options: Options
 
     def plan(self, view: View) -> Plan:
-        """Fill up by shares; before the grace time is over, without preempting anybody."""
+        """Fill up by shares; before the grace time is over, without preempting any job."""
         draft, groups = self._filled(view, preempt=True)
         if any(job.job not in draft.workers for job in draft.running):
             waits = [view.now - job.queued_at for job in draft.jobs.values() if not job.size.workers]
@@ -199,7 +198,7 @@ class Fair(Configured):
         return replace(draft.plan(), turn=self._next(draft, groups))
 
     def _explain(self, draft: Draft) -> None:
-        """Say of whom has used too much of late, of the first job that waits and of those that shrink."""
+        """Add reasons about overuse to the first waiting job of each user and to jobs that shrink."""
         factors = self._factors(draft.view)
         told = set()
         for job in [*draft.running, *draft.waiting]:
@@ -212,7 +211,7 @@ class Fair(Configured):
                 told.add(job.owner)
 
     def _factors(self, view: View) -> dict[tuple[str, str], float]:
-        """By what weights count, by group and user; a group's own has no user. Empty: all count whole."""
+        """Return the factors of weights by group and user; a group's own has no user. Empty: all weights are whole."""
         if not self.options.half_life_s:
             return {}
         used: defaultdict[str, dict[str, float]] = defaultdict(dict)
@@ -230,7 +229,7 @@ class Fair(Configured):
         return found
 
     def _next(self, draft: Draft, groups: list[Party]) -> tuple[JobId, ...]:
-        """Whose jobs come next as slots come free, one of each user."""
+        """Return the jobs that come next as slots come free, one of each user."""
         ordered = [group for *_, group in sorted(group.due(at) for at, group in enumerate(groups))]
         rows = [[user for *_, user in sorted(user.due(at) for at, user in enumerate(one.users))] for one in ordered]
         users = [user for tier in zip_longest(*rows) for user in tier if user is not None]
@@ -250,7 +249,7 @@ class Fair(Configured):
         return draft, self._pour(draft, queues, draft.workers)
 
     def _pour(self, draft: Draft, queues: Queues, growing: Container[JobId]) -> list[Party]:
-        """Free slots by shares to the `queues`, and to the seated jobs among `growing`; the groups."""
+        """Give free slots by shares to the `queues`, and to the draft's jobs among `growing`; return the groups."""
         groups = self._parties(draft, queues, growing)
         heap = [group.due(at) for at, group in enumerate(groups)]
         heapify(heap)
@@ -263,7 +262,7 @@ class Fair(Configured):
         return groups
 
     def _overdue(self, draft: Draft, queues: Queues) -> None:
-        """The minimum for gangs that waited past all patience, one for each user, the longest wait first."""
+        """Give minimums to gangs that waited longer than `patience_s`, one for each user, the longest wait first."""
         since = draft.view.now - self.options.patience_s
         late: dict[str, JobView] = {}
         for (_, owner), queue in queues.items():
@@ -276,11 +275,11 @@ class Fair(Configured):
         draft.reasons.clear()
 
     def _fresh(self, job: JobView, now: float) -> bool:
-        """Whether it started so recently that preempting it would waste the start."""
+        """True if the job started so recently that preempting it would waste the start."""
         return job.changed_at is None or now - job.changed_at < self.options.cooldown * job.profile.rescale_cost_s
 
     def _parties(self, draft: Draft, queues: Queues, growing: Container[JobId]) -> list[Party]:
-        """Groups with their users; each user with its jobs that wait and those that may grow."""
+        """Return the groups with their users; each user has its waiting jobs and those that may grow."""
         weights, quotas = draft.view.weights, draft.view.quotas
         factors = self._factors(draft.view)
         seated: defaultdict[tuple[str, str], list[JobView]] = defaultdict(list)
@@ -335,7 +334,7 @@ class Fair(Configured):
         return list(groups.values())
 
     def _serve(self, draft: Draft, group: Party) -> bool:
-        """One step for the group's poorest user that can use one; False when nobody can."""
+        """Give one step to the group's poorest user that can use one; False if none can."""
         while group.members:
             at, user = group.members[0][-2:]
             taken = self._start(draft, user) or self._grow(draft, user)

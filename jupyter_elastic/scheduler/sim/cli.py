@@ -1,4 +1,4 @@
-"""`jupyter elastic sim`: read a trace, run policies over it, print or draw the comparison.
+"""Run `jupyter elastic sim`: read a trace, run policies over it, print or draw the comparison.
 
 Knows the command line; decides nothing. Bad input is named on stderr and ends with exit code 2.
 """
@@ -25,12 +25,12 @@ from jupyter_elastic.types.arguments import ArgumentParser
 from jupyter_elastic.types.errors import BadRequest, ElasticError
 
 PACE_S = 60.0
-"""Least seconds between two decisions without an event over a public trace of days: the reference's interval."""
+"""Minimum seconds between decisions without an event over a public trace of days: the reference's interval."""
 Tick = Callable[[int, int], None]
 
 
 def common_parser(program: str, description: str) -> argparse.ArgumentParser:
-    """The arguments of every command that compares policies."""
+    """Make a parser with the arguments of every command that compares policies."""
     found = ArgumentParser(prog=program, description=description)
     add = found.add_argument
     add("--policy", required=True, metavar="P[,P...]", help="policies to compare, `default` among them")
@@ -44,7 +44,7 @@ def common_parser(program: str, description: str) -> argparse.ArgumentParser:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The arguments of `jupyter elastic sim`."""
+    """Make the parser of `jupyter elastic sim`."""
     found = common_parser("jupyter elastic sim", "Simulate policies over a trace and compare them.")
     add = found.add_argument
     add("--trace", type=Path, help="trace file: " + ", ".join(formats.FORMATS))
@@ -76,18 +76,18 @@ class Setting:
     capacity: int
     run: Callable[[str, dict[str, Any], Tick | None], Run]
     check: Callable[[str, dict[str, Any]], object] = make_policy
-    """Refuses a policy that there is not, or a wrong option of one, before the first run."""
+    """Raises for an unknown policy, or a wrong option of one, before the first run."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Try policies in the simulator; the exit code: 0, or 2 for bad input."""
+    """Try policies in the simulator; return the exit code: 0, or 2 for bad input."""
     return compare_and_print(parser(), prepare, argv)
 
 
 def compare_and_print(
     found: argparse.ArgumentParser, prepare: Callable[[argparse.Namespace], Setting], argv: Sequence[str] | None
 ) -> int:
-    """Run a command made with `common_parser`: compare policies, print or draw. The exit code is 2 for bad input."""
+    """Run a command made with `common_parser`: compare policies, print or draw. Returns 2 for bad input."""
     try:
         arguments = found.parse_args(argv)
         runs, title = _compare(arguments, prepare)
@@ -115,7 +115,7 @@ def compare_and_print(
 
 
 def _compare(arguments: argparse.Namespace, prepare: Callable[[argparse.Namespace], Setting]) -> tuple[list[Run], str]:
-    """Every policy's run, and what was run."""
+    """Return each policy's run, and the title."""
     names = [name.strip() for name in arguments.policy.split(",") if name.strip()]
     if not names:
         raise BadRequest("--policy wants at least one name, such as --policy default,fifo")
@@ -159,7 +159,7 @@ def prepare(arguments: argparse.Namespace) -> Setting:
 
 
 def pool_shape(arguments: argparse.Namespace) -> tuple[int, int]:
-    """Nodes, and GPUs of each node, that the arguments ask for."""
+    """Return the nodes, and GPUs of each node, that the arguments ask for."""
     nodes = 16 if arguments.nodes is None else arguments.nodes
     gpus = 4 if arguments.gpus_per_node is None else arguments.gpus_per_node
     pool(nodes, gpus)  # refuses one that can't run anything
@@ -212,7 +212,7 @@ def _tasks(
 
 
 def _options(given: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Options by policy: `k=v` for all, `policy.k=v` for one. Values are JSON where they can be, else text."""
+    """Return options by policy: `k=v` for all, `policy.k=v` for one. Values are JSON if they can be, else text."""
     found: dict[str, dict[str, Any]] = {name: {} for name in names}
     for item in given:
         key, equals, text = item.partition("=")
@@ -229,7 +229,7 @@ def _options(given: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, 
 
 
 def _bar() -> Progress:
-    """A progress bar that appears only where somebody watches."""
+    """Make a progress bar that appears only on a terminal."""
     console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description:>18}"), BarColumn(), MofNCompleteColumn(), TextColumn("jobs done"),

@@ -1,4 +1,4 @@
-"""`jupyter elastic coach`: from some measured epochs, how many workers and servers train fastest."""
+"""Run `jupyter elastic coach`: find from measured epochs how many workers and servers train fastest."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from jupyter_elastic.types.arguments import ArgumentParser
 from jupyter_elastic.types.errors import BadRequest, ElasticError
 
 MOST = 1000
-"""Workers or servers of a grid."""
+"""Maximum number of workers or servers of a grid."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """The arguments of `jupyter elastic coach`."""
+    """Make the parser of `jupyter elastic coach`."""
     found = ArgumentParser(
         prog="jupyter elastic coach",
         description="Learn from measured epochs how many workers and servers train fastest.",
@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fit and choose; the exit code (2 for what can't be understood or fitted)."""
+    """Fit and choose; return the exit code (2 for input that can't be understood or fitted)."""
     found = parser()
     try:
         given = found.parse_args(argv)

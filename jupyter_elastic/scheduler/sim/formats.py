@@ -1,4 +1,4 @@
-"""Readers of the public trace formats. Each complaint names file, line, column and what was expected there.
+"""Read the public trace formats. Each error names file, line, column and what was expected there.
 
 Jobs become tasks for the core's loop. Knows the files' columns; must not know how a job is simulated.
 """
@@ -66,7 +66,7 @@ class _Tiresias(msgspec.Struct):
 
 
 def detect(path: Path) -> str:
-    """Which format a file is in, by its first line; TraceError when it looks like none."""
+    """Detect a file's format by its first line; TraceError if it looks like none."""
     try:
         with path.open("rb") as file:
             head = file.read(65_536)
@@ -92,7 +92,7 @@ def detect(path: Path) -> str:
 
 
 def gavel(path: Path, throughputs: Path | None, *, gpu: str = "v100") -> list[Task]:
-    """Gavel (OSDI 2020): tab-separated, 7 columns, or 10 for the physical cluster; jobs want exactly `scale_factor`.
+    """Read Gavel (OSDI 2020): tab-separated, 7 columns (10: physical cluster); jobs want exactly `scale_factor`.
 
     Speeds come from `simulation_throughputs.json`, by job type and scale factor on one GPU type.
     """
@@ -114,7 +114,7 @@ def gavel(path: Path, throughputs: Path | None, *, gpu: str = "v100") -> list[Ta
 
 
 def _gavel_speed(speeds: Mapping[tuple[str, int], float], model: str, size: int) -> float | None:
-    """Steps per second; where only fewer GPUs were measured, n times the GPUs count as n**0.9."""
+    """Return the steps per second; if only fewer GPUs were measured, n times the GPUs count as n**0.9."""
     measured = [gpus for kind, gpus in speeds if kind == model and gpus <= size]
     if not measured:
         return None
@@ -123,7 +123,7 @@ def _gavel_speed(speeds: Mapping[tuple[str, int], float], model: str, size: int)
 
 
 def gavel_speeds(path: Path, gpu: str) -> dict[tuple[str, int], float]:
-    """Steps per second by (job type, GPUs) for jobs that have the GPUs alone."""
+    """Read the steps per second by (job type, GPUs) of jobs that have the GPUs alone."""
     path = path / "simulation_throughputs.json" if path.is_dir() else path
     try:
         table = json.loads(tables.read_text(path))
@@ -144,9 +144,9 @@ def gavel_speeds(path: Path, gpu: str) -> dict[tuple[str, int], float]:
 
 
 def shockwave(path: Path) -> list[Task]:
-    """Shockwave (NSDI 2023): tab-separated, 12 columns; jobs want exactly `scale_factor` GPUs for `duration` seconds.
+    """Read Shockwave (NSDI 2023): tab-separated, 12 columns; jobs want `scale_factor` GPUs for `duration` seconds.
 
-    Changes of the batch size in mid-run (accordion, gns) are part of the published duration and not followed further.
+    Changes of the batch size in mid-run (accordion, gns) are part of the published duration and not simulated further.
     """
     tasks = []
     for line, row in _tabbed(path, (SHOCKWAVE,), _Shockwave):
@@ -158,7 +158,7 @@ def shockwave(path: Path) -> list[Task]:
 
 
 def elasticflow(path: Path, folder: Path | None) -> list[Task]:
-    """ElasticFlow (ASPLOS 2023): CSV with deadlines; speeds by (model, global batch, GPUs) from `throughputs_*`.
+    """Read ElasticFlow (ASPLOS 2023): CSV with deadlines; speeds by (model, global batch, GPUs) from `throughputs_*`.
 
     Jobs may have any measured number of GPUs (powers of two) up to the fastest.
     """
@@ -188,7 +188,7 @@ def elasticflow(path: Path, folder: Path | None) -> list[Task]:
 
 
 def elasticflow_speeds(path: Path) -> dict[int, dict[int, float]]:
-    """Iterations per second by global batch and GPUs; sizes that didn't run (empty, nan, 0) are left out."""
+    """Read iterations per second by global batch and GPUs; sizes that didn't run (empty, nan, 0) are left out."""
     found: dict[int, dict[int, float]] = {}
     for line, cells in tables.named(path, ["global_batch_size"], {}):
         batch: int = tables.value(path, line, "global_batch_size", cells.pop("global_batch_size"), Count)
@@ -202,7 +202,7 @@ def elasticflow_speeds(path: Path) -> dict[int, dict[int, float]]:
 
 
 def tiresias(path: Path) -> list[Task]:
-    """Tiresias (NSDI 2019): CSV with `job_id,num_gpu,submit_time,iterations,model_name,duration,interval`."""
+    """Read Tiresias (NSDI 2019): CSV with `job_id,num_gpu,submit_time,iterations,model_name,duration,interval`."""
     tasks = []
     for _, row in tables.rows(path, _Tiresias):
         speed = row.iterations / row.duration
@@ -212,7 +212,7 @@ def tiresias(path: Path) -> list[Task]:
 
 
 def elastic(tasks: list[Task], factor: int, slots: int) -> list[Task]:
-    """Rigid tasks made elastic: from 1 to `factor` times their size, n workers as fast as n**0.9 (a guess, said so)."""
+    """Make rigid tasks elastic: from 1 to `factor` times their size, n workers as fast as n**0.9 (a declared guess)."""
 
     def elastic_one(task: Task) -> Task:
         size = task.max_slots

@@ -1,6 +1,6 @@
-"""The daemon's own core and a policy under a virtual clock: arrivals, speeds, the cost of changes, releases, reports.
+"""Run the daemon's core and a policy under a virtual clock: arrivals, speeds, the cost of changes, releases, reports.
 
-The loop plays the daemon (stimulus, step, effects, propose) and every agent (launch, rescale, stop and what follows).
+The loop plays the daemon (stimulus, step, effects, propose) and every agent (launch, rescale, stop and their results).
 The core is the daemon's, without a flag. Knows tasks and the vocabulary; must not know which policy it asks.
 """
 
@@ -57,29 +57,29 @@ from jupyter_elastic.types.errors import BadRequest
 
 DAEMON = "daemon"
 HORIZON_S = 400 * 86_400.0
-"""Jobs that run longer are taken to run for ever."""
+"""Simulated seconds after which jobs count as never ending."""
 PATIENCE = 1000
-"""Times that a policy is asked again while jobs wait and none runs; then they are taken to wait for ever."""
+"""Times that a policy is asked again while jobs wait and none runs; then the jobs count as waiting for ever."""
 TICK_S = 0.001
-"""What is due at once is done a moment later, as in the daemon."""
+"""Seconds by which due work is delayed, as in the daemon."""
 TRIES = 8
-"""Plans in a row at one instant; a policy that still wants to change its mind waits for the next event."""
+"""Maximum number of plans in a row at one instant; further changes wait for the next event."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What changes cost, in seconds."""
+    """Costs of changes, in seconds."""
 
     start: float = 2.0
-    """From launch to the first step."""
+    """Seconds from launch to the first step."""
     rescale: float = 2.0
-    """Standstill of a rescale."""
+    """Seconds of standstill of a rescale."""
     release: float = 0.2
-    """From a shrink to free slots."""
+    """Seconds from a shrink to free slots."""
     stop: float = 1.0
-    """A commit to disk before a preempted job gives back its slots."""
+    """Seconds of a commit to disk before a preempted job gives back its slots."""
     report_first: float = 5.0
-    """From the first step of a generation to its first report; then twice as long each time, up to `report_last`."""
+    """Seconds from a generation's first step to its first report; twice as many each time, up to `report_last`."""
     report_last: float = 600.0
 
 
@@ -94,20 +94,20 @@ class _Life:
     generation: int = 0
     slots: tuple[SlotId, ...] = ()
     servers: int = 0
-    """How many of the slots, at the end, are servers."""
+    """Number of the slots, at the end, that are servers."""
     steps: bool = False
-    """Whether it trains, in contrast to standing still."""
+    """True while the job trains, False while it stands still."""
     since: float = 0.0
     ready: float = 0.0
-    """When the present standstill is over."""
+    """End of the present standstill."""
     version: int = 0
-    """Rises with every change, so that what was planned for before it is void."""
+    """Number that rises with every change, so that actions planned before the change are void."""
     stopping: bool = False
     speeds: tuple[Speed, ...] = ()
-    """At each size, once they were asked for."""
+    """Speed at each size, once computed."""
 
     pace: float = 1.0
-    """The part of its speed that the links between its nodes leave it."""
+    """Part of the job's speed that the links between its nodes leave."""
 
     def speed(self) -> float:
         return self.pace * self.task.rate(self.workers, self.servers) if self.steps else 0.0
@@ -130,22 +130,22 @@ class Simulation:
     policy: Policy
     name: str
     hosts: Sequence[Host]
-    """Those that are there at the beginning; each goes at its `until`, if it has one."""
+    """Hosts at the beginning; each goes at its `until`, if it has one."""
     options: dict[str, Any] = field(default_factory=dict)
     costs: Costs = field(default_factory=Costs)
     tick: Callable[[int, int], None] | None = None
     keep_events: bool = False
     oracle: bool = False
-    """Show the policy the true speeds and the true work left, as published simulators do, not what the core learned."""
+    """True to show the policy true speeds and work left, as published simulators do, not the core's estimates."""
     weights: Mapping[str, float] = field(default_factory=dict)
     quotas: Mapping[str, int] = field(default_factory=dict)
-    """Of users and groups, as in the file of shares."""
+    """Quotas of users and groups, as in the shares file."""
     across: float = 1.0
-    """The speed of a job on several nodes as a part of that of as many slots on one, 0 to 1. No policy is told."""
+    """Speed of a job on several nodes as a part of that of as many slots on one, 0 to 1; policies don't know it."""
     visits: Sequence[tuple[float, Host]] = ()
-    """Hosts that come later, and when."""
+    """Hosts that come later, with their times."""
     pace_s: float = 0.0
-    """A policy's own interval is stretched to at least this; events are answered at once all the same."""
+    """Minimum seconds of a policy's own interval; events are still answered at once."""
     events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -169,7 +169,7 @@ class Simulation:
         self._deciding = self.name
 
     def run(self) -> Run:
-        """Simulate to the end of the last job; BadRequest when a job is refused or never ends."""
+        """Simulate to the end of the last job; BadRequest if a job is refused or never ends."""
         began = time.perf_counter()
         self._look_at_hosts()
         for when in sorted({when for begin, host in self._stays for when in (begin, host.until) if when}):
@@ -193,7 +193,7 @@ class Simulation:
         heapq.heappush(self._heap, (when, next(self._order), action))
 
     def _instant(self) -> None:
-        """Everything that happens at the next point in time, and then the policy."""
+        """Do everything that happens at the next point in time, and then ask the policy."""
         if not self._heap or self._heap[0][0] > HORIZON_S:
             stuck = [f"{life.task.name} ({life.task.min_slots} slots at least)" for life in self._lives.values()]
             raise BadRequest(
@@ -275,7 +275,7 @@ class Simulation:
         self._tell(Propose(**self._stamp(), plan=plan, policy=self._deciding))
 
     def _true(self, job: JobView) -> JobView:
-        """The job with the trace's knowledge in place of what the core has learned."""
+        """Return the job with the trace's knowledge in place of the core's estimates."""
         life = self._lives[job.job]
         if not life.speeds:
             sizes = [size for size in life.task.allowed() if size <= self.run_.capacity]
@@ -342,7 +342,7 @@ class Simulation:
         self._later(life, life.ready, settled)
 
     def _later(self, life: _Life, when: float, action: Callable[[], None]) -> None:
-        """Do this at that time, unless another change of the job comes before."""
+        """Do `action` at that time, unless another change of the job comes before."""
         version = life.version
 
         def guarded() -> None:
@@ -386,7 +386,7 @@ class Simulation:
             self.tick(self._ended, len(self.tasks))
 
     def _finish(self) -> None:
-        """Complete the timelines with what only the trace knows."""
+        """Complete the timelines with facts that only the trace has."""
         tasks = sorted(self.tasks, key=lambda task: task.submitted)
         for task, timeline in zip(tasks, self._fold.timelines.values(), strict=True):
             timeline.model, timeline.deadline = task.model, task.deadline
@@ -409,12 +409,12 @@ def simulate(
 
 
 def make_policy(name: str, options: dict[str, Any] | None = None) -> Policy:
-    """An installed policy, `default` for the recommended one; NotFound or BadRequest for what there is not."""
+    """Make an installed policy, `default` for the recommended one; NotFound or BadRequest if there is none."""
     return plugins.make_policy(policies.DEFAULT if name == "default" else name, options or {})
 
 
 def spec(task: Task) -> JobSpec:
-    """What the task's owner would submit."""
+    """Return the spec that the task's owner would submit."""
     return JobSpec(
         name=task.name[:200],
         folder="/sim",
@@ -434,7 +434,7 @@ def spec(task: Task) -> JobSpec:
 
 
 def pool(nodes: int, slots: int) -> tuple[Host, ...]:
-    """Equal hosts; BadRequest for a pool without slots."""
+    """Return equal hosts; BadRequest for a pool without slots."""
     if nodes < 1 or slots < 1:
         raise BadRequest(
             f"a pool of {nodes} nodes with {slots} GPUs each can't run anything; give at least one of both"
@@ -445,7 +445,7 @@ def pool(nodes: int, slots: int) -> tuple[Host, ...]:
 
 
 def visiting(text: str, slots: int) -> list[tuple[float, Host]]:
-    """`4@3600:7200`, four nodes from second 3600 to 7200 -> hosts that come, and when. BadRequest for anything else."""
+    """Parse `4@3600:7200` (four nodes from second 3600 to 7200) into hosts and their times. BadRequest otherwise."""
     found = re.fullmatch(r"([0-9]{1,5})@([0-9]{1,12}):([0-9]{1,12})", text)
     if found is None or not int(found[1]) or int(found[2]) >= int(found[3]):
         raise BadRequest(f"{text}: write how many nodes come, and from which second to which, as in 4@3600:7200")

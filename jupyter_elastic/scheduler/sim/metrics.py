@@ -1,7 +1,7 @@
-"""What a simulated run comes to: the figures that policies are compared by.
+"""Compute the figures of a simulated run, by which policies are compared.
 
 Turnaround (JCT) counts from the *first submission*, makespan from the first submission to the last completion, wait
-ends with the first start. Knows finished runs; must not know how they came about.
+ends with the first start. Knows finished runs; must not know how they were made.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ KEYS = (
     "policy", "avg_jct_s", "p50_jct_s", "p99_jct_s", "makespan_s", "avg_wait_s", "utilisation", "restarts_per_job",
     "rho_worst", "rho_over_105", "deadlines_met", "decision_ms_p50", "decision_ms_p99", "wall_s",
 )  # fmt: skip
-"""The columns of a comparison, in this order."""
+"""Columns of a comparison, in this order."""
 
 
 class Span(NamedTuple):
-    """A stretch of time on a constant number of slots, in seconds of the run."""
+    """A period on a constant number of slots, in seconds of the run."""
 
     start: float
     end: float
@@ -30,7 +30,7 @@ class Span(NamedTuple):
 
 @dataclass
 class JobTimeline:
-    """What became of one job. Times in seconds since the start of the trace."""
+    """History of one job. Times in seconds since the start of the trace."""
 
     name: str
     submitted: float
@@ -39,10 +39,10 @@ class JobTimeline:
     started: float | None = None
     ended: float | None = None
     restarts: int = 0
-    """Changes of its slots after the first start."""
+    """Changes of the job's slots after the first start."""
     spans: list[Span] = field(default_factory=list)
     alone: Callable[[float], float] | None = None
-    """Seconds it would take alone on a (fractional) number of slots."""
+    """Seconds that the job would take alone on a (fractional) number of slots."""
     outcome: str = "completed"
 
 
@@ -57,22 +57,22 @@ class Run:
     """Seconds that each decision took."""
     wall: float = 0.0
     rejected: int = 0
-    """Plans that were illegal."""
+    """Number of illegal plans."""
     notes: list[str] = field(default_factory=list)
 
     @property
     def start(self) -> float:
-        """First submission."""
+        """Time of the first submission."""
         return min((timeline.submitted for timeline in self.timelines), default=0.0)
 
     @property
     def end(self) -> float:
-        """Last completion."""
+        """Time of the last completion."""
         return max((timeline.ended for timeline in self.timelines if timeline.ended is not None), default=self.start)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of the values lie, between the two nearest ranks; nan when there is none."""
+    """Return the value below which `share` of the values lie, between the two nearest ranks; nan if there are none."""
     if not values:
         return math.nan
     ordered = sorted(values)
@@ -83,12 +83,12 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean; nan of nothing."""
+    """Return the mean; nan of no values."""
     return sum(values) / len(values) if values else math.nan
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """The row of a run, by `KEYS`; a figure that can't be given is None."""
+    """Return the row of a run, by `KEYS`; an unknown figure is None."""
     jcts = [timeline.ended - timeline.submitted for timeline in run.timelines if timeline.ended is not None]
     makespan = run.end - run.start
     used = sum((span.end - span.start) * span.slots for timeline in run.timelines for span in timeline.spans)
@@ -119,10 +119,10 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 def rho(run: Run) -> list[float | None]:
-    """Finish-time fairness of each job: JCT over the time it would take alone on its 1/N share of the pool.
+    """Return the finish-time fairness of each job: JCT over the time it would take alone on its 1/N share of the pool.
 
-    N is the mean number of unfinished jobs while it was there (Themis, NSDI 2020, as Shockwave, NSDI 2023, reports it).
-    Above 1: a fixed share would have been better for the job. None where its time alone is unknown.
+    N is the mean number of unfinished jobs during its time (Themis, NSDI 2020, as Shockwave, NSDI 2023, reports it).
+    Above 1: a fixed share would have been better for the job. None if its time alone is unknown.
     """
     crowd = _Crowd(run.timelines)
     found: list[float | None] = []
@@ -137,7 +137,7 @@ def rho(run: Run) -> list[float | None]:
 
 
 class _Crowd:
-    """How many jobs were there: the integral of a step function, asked for many intervals."""
+    """Number of jobs over time: the integral of a step function, used for many intervals."""
 
     def __init__(self, timelines: Sequence[JobTimeline]) -> None:
         steps: dict[float, int] = {}
@@ -161,7 +161,7 @@ class _Crowd:
 
 
 def fluid_alone(rate: Callable[[int], float], work: float, sizes: Sequence[int]) -> Callable[[float], float]:
-    """Seconds for `work` on a fractional share: the best size, time-sliced where the share is smaller than the size."""
+    """Return the seconds for `work` by fractional share: the best size, time-sliced if larger than the share."""
     table = [(size, rate(size)) for size in sizes]
 
     def alone(share: float) -> float:

@@ -1,4 +1,4 @@
-"""Two pictures of a comparison: who held what when (Gantt), and how turnaround is distributed (CDF).
+"""Draw a comparison: slots by job over time (Gantt), and the distribution of turnaround (CDF).
 
 Knows finished runs and matplotlib, which is imported when a picture is wanted.
 """
@@ -17,17 +17,17 @@ from jupyter_elastic.types.errors import BadRequest
 COLOURS = ("#3b6fb6", "#e07b39", "#4a9d6e", "#b6486f", "#8a63b5", "#c2a53a", "#4aa3b8", "#7a7a7a")
 INK, PALE = "#2b2b2b", "#d9d9d9"
 ROWS = 45
-"""Up to this many jobs get a row each; more are shown on the slots that they hold."""
+"""Maximum number of jobs with a row each; more jobs are shown on the slots that they hold."""
 MODELS = 16
-"""Models that the legend names."""
+"""Maximum number of models that the legend names."""
 TICKS = (1, 3, 10, 30, 60, 180, 600, 1800, 3600, 3 * 3600, 10 * 3600, 86_400, 3 * 86_400, 10 * 86_400)
 _Box: TypeAlias = list[tuple[float, float]]
 _Shade: TypeAlias = tuple[str, float]
-"""A colour and how opaque it is."""
+"""(colour, opacity)."""
 
 
 def draw(runs: Sequence[Run], path: Path | None = None, *, title: str = "") -> Any:
-    """The figure of some runs, one Gantt a policy above one CDF of turnaround; saved when a path is given."""
+    """Draw some runs, one Gantt a policy above one CDF of turnaround; save the figure if a path is given."""
     if not runs:
         raise BadRequest("there is no run to draw")
     try:
@@ -79,7 +79,7 @@ def _gantt(axes: Any, run: Run, unit: float, colour: dict[str, str]) -> None:
 
 
 def _rows(run: Run, unit: float, colour: dict[str, str]) -> Iterator[tuple[_Box, _Shade]]:
-    """A row for each job, in order of submission: thin and grey while it waits, stronger with more slots."""
+    """Yield a row for each job, in order of submission: thin and grey while it waits, stronger with more slots."""
     timelines = sorted(run.timelines, key=lambda timeline: (timeline.submitted, timeline.name))
     most = max((span.slots for timeline in timelines for span in timeline.spans), default=1)
     for row, timeline in enumerate(timelines):
@@ -94,7 +94,7 @@ def _rows(run: Run, unit: float, colour: dict[str, str]) -> Iterator[tuple[_Box,
 
 
 def _lanes(run: Run, unit: float, colour: dict[str, str]) -> Iterator[tuple[_Box, _Shade]]:
-    """A lane for each slot: who holds it. Which of equal slots is made up, so that a job's own stay together."""
+    """Yield a lane for each slot with its jobs. The choice of equal slots is arbitrary: a job's own stay together."""
     spans = sorted((span, index) for index, timeline in enumerate(run.timelines) for span in timeline.spans)
     free, before = set(range(run.capacity)), dict[int, list[int]]()
     ends: list[tuple[float, int, list[int]]] = []

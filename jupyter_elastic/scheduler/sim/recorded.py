@@ -1,4 +1,4 @@
-"""A pool's own journal as a trace: what really arrived, how long it was and how fast it ran.
+"""Read a pool's own journal as a trace: real arrivals, lengths and speeds.
 
 Opens the journal read-only beside a living daemon. Knows the journal's table and the events; must not know the daemon.
 """
@@ -38,7 +38,7 @@ _decoder = msgspec.json.Decoder(AnyEventData)
 
 
 def read_events(path: Path) -> list[Event]:
-    """Every event of a journal; TraceError when it isn't one."""
+    """Read every event of a journal; TraceError if it isn't one."""
     if not path.is_file():
         raise TraceError(f"{path}: no such file; a pool's journal is `journal.sqlite` in its folder")
     try:
@@ -57,16 +57,16 @@ def read_events(path: Path) -> list[Event]:
 
 @dataclass
 class _Record:
-    """What the journal tells of one job."""
+    """Record of one job in the journal."""
 
     owner: str
     spec: JobSpec
     submitted: float
     size: int = 0
     since: float | None = None
-    """Since when it trains."""
+    """Time since which the job trains."""
     trained: dict[int, float] = field(default_factory=dict)
-    """Seconds by size."""
+    """Training seconds by size."""
     speeds: dict[int, list[float]] = field(default_factory=dict)
     samples: float = 0.0
     total: float | None = None
@@ -79,10 +79,10 @@ class _Record:
 
 
 def tasks_of(events: Iterable[Event]) -> list[Task]:
-    """The completed jobs of a journal as tasks.
+    """Return the completed jobs of a journal as tasks.
 
-    Work is the samples reported, else the time trained; speeds are the medians of what was reported at each size, else
-    n workers count as n**0.9.
+    Work is the reported samples, else the time trained; speeds are the medians of the reports at each size, else n
+    workers count as n**0.9.
     """
     records = _records(events)
     start = min((record.submitted for record in records.values()), default=0.0)
@@ -119,7 +119,7 @@ def tasks_of(events: Iterable[Event]) -> list[Task]:
 
 
 def costs_of(events: Iterable[Event]) -> Costs:
-    """What starting, rescaling, releasing and stopping have cost in this pool, as medians; defaults where unknown."""
+    """Return the median costs of starts, rescales, releases and stops in this pool; defaults if unknown."""
     seen: defaultdict[str, list[float]] = defaultdict(list)
     began: dict[int, tuple[str, float]] = {}
     for event in events:
@@ -143,7 +143,7 @@ def costs_of(events: Iterable[Event]) -> Costs:
 
 
 def capacity_of(events: Iterable[Event]) -> dict[str, int]:
-    """Slots of each host at the journal's widest."""
+    """Return the slots of each host at the pool's largest total."""
     widest: dict[str, int] = {}
     for event in events:
         if isinstance(event.data, HostsChanged):

@@ -1,7 +1,7 @@
-"""Text tables read strictly: every complaint names file, line, column, and what was expected there.
+"""Read text tables strictly: every error names file, line, column, and what was expected there.
 
-Knows CSV and tab-separated text; must not know what the columns mean. A row is a msgspec struct, whose field types say
-what a cell may hold. Used by the readers of traces and profiles.
+Knows CSV and tab-separated text; must not know what the columns mean. A row is a msgspec struct, whose field types
+define what a cell may hold. Used by the readers of traces and profiles.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec import Meta
 from jupyter_elastic.types.errors import BadRequest
 
 MAX_BYTES = 512 * 1024 * 1024
-"""A larger file is refused unread."""
+"""Maximum bytes of a file; a larger one is refused unread."""
 _LARGEST = 1e300  # shuts out infinity, and with it NaN
 Text = Annotated[str, Meta(min_length=1)]
 Number = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
@@ -30,17 +30,17 @@ Row = TypeVar("Row", bound=msgspec.Struct)
 
 
 class TraceError(BadRequest):
-    """A trace or profile can't be read; the message names the place and what was expected there."""
+    """A trace or profile can't be read; the message names the position and what was expected there."""
 
 
 def complain(path: Path, line: int, column: int | str, expected: str, found: str | None = None) -> NoReturn:
-    """Raise the TraceError for one place of a file."""
+    """Raise the TraceError for one position of a file."""
     seen = "" if found is None else f", found {found[:80]!r}"
     raise TraceError(f"{path}: line {line}, column {column}: expected {expected}{seen}")
 
 
 def read_text(path: Path) -> str:
-    """The whole file; TraceError when it is missing, too large or no UTF-8 text."""
+    """Read the whole file; TraceError if it is missing, too large or no UTF-8 text."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise TraceError(f"{path}: larger than {MAX_BYTES:,} bytes; split it")
@@ -52,7 +52,7 @@ def read_text(path: Path) -> str:
 
 
 def rows(path: Path, kind: type[Row], *, aliases: Mapping[str, str] | None = None) -> list[tuple[int, Row]]:
-    """Line number and row for each line of a CSV file whose header has at least the columns that `kind` requires.
+    """Return line number and row for each line of a CSV file whose header has the columns that `kind` requires.
 
     `aliases` maps other names of a column to the one in `kind`. Further columns are ignored. A last line that is cut
     off shows as a row with too few columns.
@@ -62,7 +62,7 @@ def rows(path: Path, kind: type[Row], *, aliases: Mapping[str, str] | None = Non
 
 
 def named(path: Path, required: list[str], aliases: Mapping[str, str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line number and cells by column for each line of a CSV file with a header."""
+    """Yield line number and cells by column for each line of a CSV file with a header."""
     lines = records(path, ",")
     first, header = next(lines, (0, []))
     if not first:
@@ -78,7 +78,7 @@ def named(path: Path, required: list[str], aliases: Mapping[str, str]) -> Iterat
 
 
 def convert(path: Path, line: int, cells: Mapping[str, str], kind: type[Row]) -> Row:
-    """The cells of one line as a struct, or a TraceError that names the place."""
+    """Convert the cells of one line to a struct; a TraceError names the position."""
     try:
         return msgspec.convert(cells, kind, strict=False)
     except msgspec.ValidationError as problem:
@@ -87,7 +87,7 @@ def convert(path: Path, line: int, cells: Mapping[str, str], kind: type[Row]) ->
 
 
 def value(path: Path, line: int, column: str, cell: str, kind: Any) -> Any:
-    """One cell as `kind`, or a TraceError that names the place."""
+    """Convert one cell to `kind`; a TraceError names the position."""
     try:
         return msgspec.convert(cell, kind, strict=False)
     except msgspec.ValidationError as problem:
@@ -95,7 +95,7 @@ def value(path: Path, line: int, column: str, cell: str, kind: Any) -> Any:
 
 
 def records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Line number and cells of each line that is not empty."""
+    """Yield line number and cells of each line that is not empty."""
     quoting: Literal[0, 3] = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     reader = csv.reader(read_text(path).splitlines(), delimiter=delimiter, quoting=quoting, strict=True)
     try:
@@ -107,7 +107,7 @@ def records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _in_words(problem: str) -> str:
-    """What msgspec expected, for people: "Expected `int` >= 1" is "a whole number >= 1"."""
+    """Rewrite msgspec's expectation for people: "Expected `int` >= 1" becomes "a whole number >= 1"."""
     words = {"`float`": "a number", "`int`": "a whole number", "`str`": "text"}
     expected = re.sub(r", got .*", "", problem.removeprefix("Expected "))
     return re.sub(r"`\w+`", lambda name: words.get(name[0], name[0]), expected)

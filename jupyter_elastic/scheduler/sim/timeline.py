@@ -1,6 +1,6 @@
-"""Timelines of jobs out of the one event stream: the same fold for a simulated run and for a pool's own journal.
+"""Build timelines of jobs from the event stream: the same fold for a simulated run and for a pool's own journal.
 
-Knows the events of `types`; must not know who wrote them.
+Knows the events of `types`; must not know their author.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jupyter_elastic.types import (
 
 
 class Fold:
-    """Follows events and keeps a timeline for each job; slots count until they are released."""
+    """A timeline for each job, built from events; slots count until they are released."""
 
     def __init__(self) -> None:
         self.timelines: dict[int, JobTimeline] = {}

@@ -1,4 +1,4 @@
-"""Jobs as the simulator runs them, and where synthetic ones come from.
+"""Define the jobs that the simulator runs, and generate synthetic ones.
 
 A task has an amount of work in samples and a speed in samples/s for each number of workers. Knows no file formats and
 no policy. The generator is seeded: the same seed is the same workload on every machine.
@@ -25,7 +25,7 @@ class Task:
     work: float
     """Samples to train."""
     speed: Callable[[int], float]
-    """Samples per second on a number of workers."""
+    """Samples per second by number of workers."""
     min_slots: int = 1
     max_slots: int = 1
     sizes: tuple[int, ...] = ()
@@ -34,28 +34,28 @@ class Task:
     model: str = ""
     priority: int = 0
     deadline: float | None = None
-    """In seconds since the start of the trace."""
+    """Deadline in seconds since the start of the trace."""
     estimate: float | None = None
-    """The owner's guess of the running time at `min_slots`, in seconds."""
+    """Owner's guess of the running time at `min_slots`, in seconds."""
     max_time_s: float | None = None
-    """The job's time limit, in seconds with slots."""
+    """Time limit, in seconds with slots."""
     min_servers: int = 0
     max_servers: int = 0
     server_speed: Callable[[int, int], float] | None = None
-    """Samples per second on a number of workers and servers: counts instead of `speed` wherever there are servers."""
+    """Samples per second by number of workers and servers; replaces `speed` if there are servers."""
     reports: bool = True
-    """Whether it says how far it is; a silent job leaves the policy guessing."""
+    """True if the job reports its progress; a silent job leaves the policy guessing."""
 
     def allowed(self) -> tuple[int, ...]:
-        """Every size that it can run on."""
+        """Return every size that the job can run on."""
         return self.sizes or tuple(range(self.min_slots, self.max_slots + 1))
 
     def rate(self, workers: int, servers: int) -> float:
-        """Samples per second on so many workers and parameter servers."""
+        """Return the samples per second on these numbers of workers and parameter servers."""
         return self.server_speed(workers, servers) if servers and self.server_speed else self.speed(workers)
 
     def alone(self, slots: int) -> float:
-        """Seconds from start to end on a constant number of slots."""
+        """Return the seconds from start to end on a constant number of slots."""
         speed = self.speed(slots)
         return self.work / speed if speed > 0 else math.inf
 
@@ -65,17 +65,17 @@ class Measured:
     """A speed known at some sizes: linear between them, proportional below the smallest, constant above the largest."""
 
     points: tuple[tuple[int, float], ...]
-    """(workers, samples per second), ascending."""
+    """Points (workers, samples per second), ascending."""
 
     @classmethod
     def of(cls, points: Mapping[int, float]) -> Measured:
-        """From a mapping; BadRequest when there is no point."""
+        """Make the speed from a mapping; BadRequest if there is no point."""
         if not points:
             raise BadRequest("a speed needs at least one measured point")
         return cls(tuple(sorted(points.items())))
 
     def __call__(self, workers: int) -> float:
-        """Samples per second."""
+        """Return the samples per second."""
         if workers <= 0:
             return 0.0
         right = bisect_left(self.points, (workers,))
@@ -91,26 +91,26 @@ class Measured:
 
 @dataclass(frozen=True)
 class Curve:
-    """T(n) = a/n + b + d*n seconds per sample, the all-reduce form of Optimus (EuroSys 2018)."""
+    """Speed by T(n) = a/n + b + d*n seconds per sample, the all-reduce form of Optimus (EuroSys 2018)."""
 
     a: float
     b: float
     d: float
 
     def __call__(self, workers: int) -> float:
-        """Samples per second."""
+        """Return the samples per second."""
         return 1.0 / (self.a / workers + self.b + self.d * workers) if workers > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class Power:
-    """n workers are n**exponent times as fast as one."""
+    """Speed of which n workers have n**exponent times as much as one."""
 
     unit: float = 1.0
     exponent: float = 0.9
 
     def __call__(self, workers: int) -> float:
-        """Samples per second."""
+        """Return the samples per second."""
         return self.unit * float(workers) ** self.exponent if workers > 0 else 0.0
 
 
@@ -125,7 +125,7 @@ def synthetic(
     rigid: float = 0.2,
     deadlines: float = 0.0,
 ) -> list[Task]:
-    """A workload of elastic jobs whose work arrives `load` times as fast as the pool could do it.
+    """Generate elastic jobs whose work arrives `load` times as fast as the pool could do it.
 
     Arrivals are Poisson, lengths log-normal (many short, few long, sigma 1.4 as in published cluster traces) around
     `mean_s` seconds on one slot, speed-ups concave with 40 to 95 % efficiency at eight workers. `rigid` and `deadlines`
