@@ -1,4 +1,4 @@
-"""`python -m jupyter_elastic.cli`, as `jupyter elastic`."""
+"""Runs `python -m jupyter_elastic.cli`, the same as `jupyter elastic`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The commands of an administrator: slots and the whole pool kept from new work."""
+"""Implements an administrator's commands: keep slots, hosts or the whole pool from new work."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _show(given: argparse.Namespace, drains: list[Drain] | tuple[Drain, ...], co
 
 
 def drained(drain: Drain) -> str:
-    """A drain as a line: `lab1:1 drained by ada: the fan is broken; what is there ends by 16:20:00`."""
+    """Format a drain as a line: `lab1:1 drained by ada: the fan is broken; what is there ends by 16:20:00`."""
     due = ""
     if drain.due_at is not None:
         due = f"; what is there ends by {time.strftime('%m-%d %H:%M:%S', time.localtime(drain.due_at))}"
@@ -153,7 +153,7 @@ def _target(text: str) -> str:
 
 
 def _number(text: str) -> int | None:
-    """A number of slots; None for `auto`, as many as the host has."""
+    """Parse a number of slots; None for `auto`, as many as the host has."""
     if text == "auto":
         return None
     if not text.isdecimal() or int(text) < 1:

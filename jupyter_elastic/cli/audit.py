@@ -1,4 +1,4 @@
-"""`jupyter elastic audit`: who decided what, and who was refused what."""
+"""Implements `jupyter elastic audit`: lists decisions and refusals, with their users."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The commands of `jupyter elastic` and `%elastic`, found by entry point: a new one is a file and an entry point.
+"""Finds the commands of `jupyter elastic` and `%elastic` by entry point: a new one is a file and an entry point.
 
-An entry point of the group `jupyter_elastic.commands` names a `Command`, or a function `main(argv) -> exit code` for
-what has a parser of its own and runs in a terminal only; its docstring begins with its line of the help. Knows argparse
-and what commands share; asks no pool.
+An entry point of the group `jupyter_elastic.commands` names a `Command`, or a function `main(argv) -> exit code` for a
+command that has a parser of its own and runs in a terminal only; its docstring begins with its line of the help. Knows
+argparse and what commands share; connects to no pool.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ Main: TypeAlias = Callable[[Sequence[str]], int | None]
 
 
 class Command(NamedTuple):
-    """A command whose arguments argparse reads."""
+    """A command with arguments that argparse parses."""
 
     summary: str
     """One line for the help."""
     run: Callable[[argparse.Namespace, Connect, Console], int | None]
-    """Does it: the arguments, a function that connects to the pool, where to print. Gives the exit code, None for 0."""
+    """Runs the command with arguments, a function that connects to the pool, and a console; None is exit code 0."""
     arguments: Callable[[argparse.ArgumentParser], object] = bool
     """Adds its arguments; `--json` is added to every command."""
     terminal: bool = True
     notebook: bool = True
-    """Where it can be given: in `jupyter elastic NAME`, in `%elastic NAME`."""
+    """Places of the command: `terminal` for `jupyter elastic NAME`, `notebook` for `%elastic NAME`."""
 
 
 def names() -> list[str]:
-    """The names of all installed commands, sorted. BadRequest when the package was not installed as one."""
+    """Return the names of all installed commands, sorted. BadRequest when the package was not installed as one."""
     found = sorted(plugins.installed(GROUP))
     if not found:
         raise BadRequest("no command is installed; install the package again: pip install jupyter-elastic")
@@ -55,19 +55,19 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Command | Main:
-    """The command of this name. BadRequest when its package is broken, or two packages bring one of this name."""
+    """Return the command of this name. BadRequest when its package is broken, or two packages have one of this name."""
     command: Command | Main = plugins.load(plugins.installed(GROUP)[name], BadRequest)
     return command
 
 
 def listed(names: Iterable[str], *, notebook: bool) -> dict[str, Command]:
-    """Those of these commands that can be given behind `%elastic`, or in a terminal. One that is broken is left out."""
+    """Return those of these commands that work after `%elastic`, or in a terminal. Broken ones are left out."""
     found = {name: command for name in names if (command := _known(name)) is not None}
     return {name: command for name, command in found.items() if (command.notebook if notebook else command.terminal)}
 
 
 def parser(prog: str, *, notebook: bool, first: str = "") -> argparse.ArgumentParser:
-    """The parser of the command `first`, of all where that is none; the parsed arguments have the command's `run`."""
+    """Return the parser of the command `first`, or of all if there is none; parsed arguments have the `run` to call."""
     made = _Parser(prog=prog, description="A shared, elastic GPU pool inside Jupyter.", notebook=notebook)
     made.add_argument("--version", action="version", version=__version__)
     subparsers = made.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
@@ -82,7 +82,7 @@ def parser(prog: str, *, notebook: bool, first: str = "") -> argparse.ArgumentPa
 
 
 def _known(name: str) -> Command | None:
-    """The command as it is listed; None for one that can't be loaded, which `load` says when it is given."""
+    """Return the command for lists; None if it can't be loaded, which `load` reports when it is used."""
     try:
         found = load(name)
     except BadRequest:
@@ -94,7 +94,7 @@ def _known(name: str) -> Command | None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Names the closest command when one is mistyped; raises BadRequest in a notebook, where exiting would be wrong."""
+    """A parser that suggests a command for a mistyped one; in a notebook it raises BadRequest and never exits."""
 
     def __init__(self, *, notebook: bool, **options: Any) -> None:
         super().__init__(**options)
@@ -110,19 +110,19 @@ class _Parser(argparse.ArgumentParser):
 
 
 def attention(client: Client) -> str:
-    """What keeps the pool from taking jobs; empty when nothing does, or the daemon is too old to say."""
+    """Return the problem that keeps the pool from taking jobs; empty without one, or if the daemon is too old."""
     with contextlib.suppress(ElasticError):
         return expect(client.ask(wire.ReadProblem()), wire.Problem).text
     return ""
 
 
 def print_json(value: Any) -> None:
-    """What `--json` prints; no control character of a text, though JSON allows some."""
+    """Print a value for `--json`, without control characters in texts, though JSON allows some."""
     print(visible(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False), lines=True))
 
 
 def table(*columns: str) -> Table:
-    """An empty table as all commands print them."""
+    """Return an empty table in the style of all commands."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         made.add_column(column, justify="right" if column == "ID" else "left", overflow="fold")

@@ -14,19 +14,19 @@ from jupyter_elastic.types.errors import NotFound
 
 
 class Option(NamedTuple):
-    """One option, as people read it."""
+    """An option in words for people."""
 
     name: str
     kind: str
     """Type and range: `number, 0 to 2`, `easy, first_fit or none`."""
     default: str
     now: str
-    """Its value in the pool where that is not the default, else empty."""
+    """Its value in the pool if that is not the default, else empty."""
     meaning: str
 
 
 def find(policies: Sequence[PolicyInfo], name: str) -> PolicyInfo:
-    """The policy of this name; NotFound with those there are."""
+    """Return the policy of this name; NotFound names the existing ones."""
     found = next((policy for policy in policies if policy.name == name), None)
     if found is None:
         names = sorted(policy.name for policy in policies)
@@ -37,7 +37,7 @@ def find(policies: Sequence[PolicyInfo], name: str) -> PolicyInfo:
 
 
 def options(policy: PolicyInfo) -> list[Option]:
-    """Its options, in the order of their declaration."""
+    """Return the policy's options, in the order of their declaration."""
     found = []
     for name, field in _fields(policy.schema).items():
         now, default = policy.options.get(name, field.get("default")), field.get("default")

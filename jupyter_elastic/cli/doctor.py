@@ -1,4 +1,4 @@
-"""`jupyter elastic doctor`: checks everything that a job needs on this machine and says what to do about each.
+"""Implements `jupyter elastic doctor`: checks all that a job needs on this machine and gives advice on each.
 
 Each check is a small function that returns a `Finding`. Frameworks are imported in fresh interpreters, never here.
 """
@@ -44,12 +44,12 @@ def _version(name: str) -> str | None:
 
 
 def check_python() -> Finding:
-    """Which interpreter this is; an unsupported one could not have installed the package."""
+    """Report this interpreter; an unsupported one could not have installed the package."""
     return Finding("Python", "ok", f"{platform.python_version()} at {sys.executable}")
 
 
 def check_jupyter() -> Finding:
-    """The server and a front end are there."""
+    """Check that the server and a front end are installed."""
     parts = {name: _version(name) for name in ("jupyter_server", "jupyterlab", "ipykernel", "ipywidgets", "anywidget")}
     found = ", ".join(f"{name} {version}" for name, version in parts.items() if version)
     absent = [name for name, version in parts.items() if version is None]
@@ -59,7 +59,7 @@ def check_jupyter() -> Finding:
 
 
 def check_extension() -> Finding:
-    """The server extension is switched on by its configuration file."""
+    """Check that the server extension is switched on by its configuration file."""
     name = "jupyter_elastic.json"
     folders = [Path(sys.prefix, "etc/jupyter/jupyter_server_config.d"), Path("/etc/jupyter/jupyter_server_config.d")]
     where = next((folder / name for folder in folders if (folder / name).exists()), None)
@@ -70,7 +70,7 @@ def check_extension() -> Finding:
 
 
 def check_daemon() -> Finding:
-    """The pool's daemon answers, or would be started."""
+    """Check that the pool's daemon answers, or would be started."""
     try:
         choice = endpoints.choose()
         if not choice.endpoint and endpoints.living_daemon() is None:
@@ -96,7 +96,7 @@ def check_daemon() -> Finding:
 
 
 def check_gpus() -> Finding:
-    """What slots this machine has."""
+    """Report this machine's GPUs."""
     import pynvml
 
     try:
@@ -110,7 +110,7 @@ def check_gpus() -> Finding:
 
 
 def check_keras() -> Finding:
-    """Which Keras a cell gets, and which of Horovod's interfaces work with it."""
+    """Report the Keras that a cell gets, and the interfaces of Horovod that work with it."""
     keras, legacy = _version("keras"), _version("tf-keras")
     if keras is None and legacy is None:
         return Finding("Keras", "ok", "not installed")
@@ -127,7 +127,7 @@ def check_keras() -> Finding:
 
 
 def check_engines() -> Finding:
-    """Which engines a job can name."""
+    """Report the engines that a job can name."""
     found: list[str] = []
     lacking: list[str] = []
     entries = sorted(importlib.metadata.entry_points(group="jupyter_elastic.engines"), key=lambda entry: entry.name)
@@ -143,14 +143,14 @@ def check_engines() -> Finding:
 
 
 def _probe(program: str) -> subprocess.CompletedProcess[str]:
-    """A program's end in a fresh interpreter."""
+    """Run a program in a fresh interpreter."""
     return subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=PROBE_TIMEOUT_S
     )
 
 
 def check_default_engines() -> Finding:
-    """Which engines cells get that name none, and what would change that."""
+    """Report the engines of cells that name none, and how to change them."""
     kinds = {
         "training": "from jupyter_elastic import training",
         "torch.distributed": "import torch.distributed",
@@ -167,7 +167,7 @@ def check_default_engines() -> Finding:
 
 
 def check_hostname() -> Finding:
-    """Other hosts can reach this one by its own name; Horovod asks for it."""
+    """Check that other hosts can resolve this one's own name; Horovod needs that."""
     name = socket.gethostname()
     try:
         address = socket.gethostbyname(name)
@@ -178,7 +178,7 @@ def check_hostname() -> Finding:
 
 
 def check_captures() -> Finding:
-    """What captured names take on the disk."""
+    """Report the disk space of captured names."""
     jobs = paths.jobs_dir()
     count, size = captures.on_disk(jobs)
     found = (
@@ -192,7 +192,7 @@ def check_captures() -> Finding:
 
 
 def check_warm_parents() -> Finding:
-    """What is kept warm for this user in this pool."""
+    """Report the parents that are kept warm for this user in this pool."""
     kept = parents.found(paths.runtime_dir(), kinds=(parents.WORKERS,))
     size = human(sum(parent.memory for parent in kept))
     limit = f"at most {parents.most()} and {human(parents.most_memory())}, or what the pool allows"
@@ -206,7 +206,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
 
 
 def _engines() -> list[type[Engine]]:
-    """The installed engines; one that can't be loaded has its place in `check_engines`."""
+    """Return the installed engines; `check_engines` reports those that can't be loaded."""
     found = []
     for entries in plugins.installed(plugins.ENGINES).values():
         with contextlib.suppress(EngineError):
@@ -215,13 +215,13 @@ def _engines() -> list[type[Engine]]:
 
 
 def examine(more: Sequence[Callable[[], Finding]] = ()) -> list[Finding]:
-    """Run every check, and `more`; side by side, as most wait for an interpreter that imports a framework."""
+    """Run every check, and `more`, in parallel, as most wait for an interpreter that imports a framework."""
     with ThreadPoolExecutor() as threads:
         return list(threads.map(_finding, (*CHECKS, *more)))
 
 
 def _finding(check: Callable[[], Finding]) -> Finding:
-    """What it found. A check that breaks is itself a finding."""
+    """Return the check's finding. A check that breaks is itself a finding."""
     try:
         return check()
     except Exception as problem:

@@ -1,6 +1,6 @@
-"""`jupyter elastic host add`, `remove` and `list`, and `doctor --hosts`: the other hosts of a pool.
+"""Implements `jupyter elastic host add`, `remove` and `list`, and `doctor --hosts`: the other hosts of a pool.
 
-Those of a personal pool are its user's to change; those of a shared one stand in a file of its administrator's.
+The hosts of a personal pool are its user's to change; those of a shared one are listed in a file of its administrator.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ from jupyter_elastic.protocol.hand import FRAMEWORKS, Hello
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 CLOCK_S = 5.0
-"""A host's clock may be so far from ours before that is said."""
+"""Difference in seconds between a host's clock and ours above which it is reported."""
 SEEN_S = 15.0
-"""The daemon reads the file of hosts every few seconds."""
+"""Maximum seconds to wait for the daemon, which reads the file of hosts every few seconds."""
 AT_ONCE = 4
-"""So many hosts are visited at the same time: sshd refuses more beginnings than ten."""
+"""Maximum number of hosts visited at the same time: sshd refuses more than ten unfinished logins."""
 
 _Result = TypeVar("_Result")
 
 
 class ListedHost(Struct, frozen=True, kw_only=True):
-    """A host as `host list` shows it."""
+    """A host in `host list`."""
 
     name: str
     reach: str
     network: str
     slots: dict[str, int]
-    """How many are free, leased, draining, out."""
+    """Number of slots by state: free, leased, draining, out."""
     out: str
-    """Why some are."""
+    """Reason why some slots are out."""
     failures: int
-    """In a row, until now."""
+    """Consecutive failures until now."""
     until: float | None = None
-    """When it goes, in seconds since the epoch."""
+    """End of the host, in seconds since the epoch."""
 
 
 def change(given: argparse.Namespace, client: Client) -> str:
-    """Add another host to the user's own pool, after a visit there, or take one out; what was done."""
+    """Add another host to the user's own pool after a visit, or remove one; return a text on the change."""
     state = paths.state_dir()
     welcome = expect(client.ask(wire.Hello(version=wire.VERSION)), wire.Welcome)
     if welcome.shared or welcome.pool != str(state):
@@ -107,7 +107,7 @@ def change(given: argparse.Namespace, client: Client) -> str:
 
 
 def change_file(given: argparse.Namespace) -> str:
-    """Add a host to the file of a shared pool, after a visit there, or take one out; what was done."""
+    """Add a host to the file of a shared pool after a visit, or remove one; return a text on the change."""
     file = Path(given.file)
     hosts = {host.name: host for host in hosts_file.read_file(file)}
     if given.action == "remove":
@@ -127,7 +127,7 @@ def change_file(given: argparse.Namespace) -> str:
 
 
 def _change_cluster(given: argparse.Namespace, hosts: dict[str, HostAddress]) -> tuple[list[str], str]:
-    """Add nodes of a Ray cluster to `hosts`, or take them out; the hosts that this changed, and what was done."""
+    """Add nodes of a Ray cluster to `hosts`, or remove them; return the changed hosts, and a text on the change."""
     old = {given.slots} & hosts.keys() or ray_cluster.of_cluster(given.slots, hosts.values())
     if given.action == "remove":
         for name in old:
@@ -155,7 +155,7 @@ def _change_cluster(given: argparse.Namespace, hosts: dict[str, HostAddress]) ->
 
 
 def _taken(host: HostAddress, hello: Hello, given: argparse.Namespace) -> tuple[HostAddress, str]:
-    """The host with as many slots as it is to have, and what is said of it."""
+    """Return the host with its number of slots, and a text about it."""
     slots = host.slots if given.number is not None else max(1, len(hello.gpus) or hello.cores)
     labels = ({"gpu": hello.gpu} if hello.gpu else {}) | host.labels
     taken = structs.replace(host, slots=slots, devices=hello.gpus[:slots] if hello.gpus else (), labels=labels)
@@ -167,7 +167,7 @@ def _said(name: str, slots: int, hello: Hello) -> str:
 
 
 def _change_nodes(given: argparse.Namespace, hosts: dict[str, HostAddress]) -> str:
-    """Add the nodes of an allocation to `hosts`, those that answer, or take them out; what was done."""
+    """Add an allocation's nodes that answer to `hosts`, or remove them; return a text on the change."""
     if given.reach:
         raise BadRequest(f"{given.slots} stands for all nodes of an allocation: leave {given.reach} out")
     every = given.action == "remove" and given.slots == allocation.SCHEME
@@ -199,7 +199,7 @@ def _change_nodes(given: argparse.Namespace, hosts: dict[str, HostAddress]) -> s
 
 
 def listed(client: Client) -> list[ListedHost]:
-    """Every host of the pool."""
+    """Return every host of the pool."""
     welcome = expect(client.ask(wire.Hello(version=wire.VERSION)), wire.Welcome)
     described = shared_hosts.read() if welcome.shared else hosts_file.read(paths.state_dir())
     others = {host.name: host for host in described}
@@ -235,7 +235,7 @@ def _reach(name: str, other: HostAddress | None, sources: Mapping[str, str]) -> 
 
 
 def _finished(work: Coroutine[Any, Any, _Result]) -> _Result:
-    """What the work gives. A notebook's kernel has a loop that runs in its thread: there it has one of its own."""
+    """Run a coroutine to its end; in another thread if this one has a running loop, like a notebook's kernel."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -257,7 +257,7 @@ def _finished(work: Coroutine[Any, Any, _Result]) -> _Result:
 
 
 def examine() -> list[Finding]:
-    """Visit every other host; a finding for each, and one for each way between two that is cut."""
+    """Visit every other host; return a finding for each, and one for each broken network path between two."""
     own = hosts_file.read(paths.state_dir())
     names = {host.name for host in own}
     return _finished(_examine([*own, *(host for host in shared_hosts.read() if host.name not in names)]))
@@ -323,7 +323,7 @@ async def _visited(host: HostAddress) -> Hello:
 
 
 async def _visited_all(hosts: Iterable[HostAddress]) -> list[Hello | EngineError]:
-    """Of each who answers there, or why nobody does."""
+    """Return the host agents' answers, or the errors of hosts where none answers."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(host: HostAddress) -> Hello | EngineError:
@@ -345,7 +345,7 @@ def _slots(client: Client) -> tuple[Any, ...]:
 
 
 def _until_seen(client: Client, names: set[str]) -> None:
-    """Come back when the daemon counts on these hosts, so that a job that needs them can follow at once."""
+    """Wait until the daemon uses these hosts, so that a job that needs them can follow at once."""
     limit = time.monotonic() + SEEN_S
     while not names <= {slot.slot.rpartition(":")[0] for slot in _slots(client)} and time.monotonic() < limit:
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""The commands about jobs: list, logs, cancel, release, resize, explain, attach."""
+"""Implements the commands about jobs: list, logs, cancel, release, resize, explain, attach."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jupyter_elastic.types.texts import visible
 
 TAIL_S = 0.2
 LISTED = 20
-"""So many cancelled jobs are named one by one."""
+"""Maximum number of cancelled jobs that are named one by one."""
 _JOB = "its number, or its name: the newest of that name"
 _PHASE_STYLE = {
     "queued": "yellow", "starting": "cyan", "running": "cyan", "rescaling": "magenta", "stopping": "magenta",
@@ -75,7 +75,7 @@ def _job_row(info: JobInfo) -> list[str]:
 
 
 def _job(client: Client, name: str) -> Job:
-    """The job of this number or name; prints a note when several have the name."""
+    """Return the job of this number or name; print a note when several have the name."""
     job, note = find(client, name)
     if note:
         print(f"note: {note}", file=sys.stderr)
@@ -83,7 +83,7 @@ def _job(client: Client, name: str) -> Job:
 
 
 def _attach(*_: Any) -> None:
-    """Refuse what the magic `%elastic attach JOB` has not taken."""
+    """Refuse `attach` outside the magic `%elastic attach JOB`, which handles it itself."""
     raise BadRequest("write %elastic attach JOB, in a cell of a notebook")
 
 

@@ -1,4 +1,4 @@
-"""`%elastic`: the commands of `jupyter elastic` in a notebook, with live views where the page has them."""
+"""Implements `%elastic`: the commands of `jupyter elastic` in a notebook, with live views if the page can show them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from jupyter_elastic.kernel.options import ranks_from
 
 TIMELINE_MIME = "application/vnd.jupyter-elastic.timeline+json"
 POOL_MIME = "application/vnd.jupyter-elastic.pool+json"
-"""What our front end draws live."""
+"""MIME types that our front end draws live."""
 KEPT_JOBS = 60
-"""Of so many jobs a notebook's file keeps the rows."""
+"""Maximum number of jobs whose rows a notebook's file keeps."""
 SESSION_WORDS = frozenset({"pull", "push", "session"})
 """Commands about sessions that need the notebook's names or cells."""
 
@@ -34,7 +34,7 @@ def load(shell: Any, cells: ElasticMagics) -> None:
 
 
 def _complete_elastic(shell: Any, event: Any) -> list[str]:
-    """Commands, and behind those about sessions their names, then names of variables."""
+    """Complete commands, and after those about sessions their names, then names of variables."""
     before = event.line[: len(event.line) - len(event.symbol)].split()[1:]
     if before[:1] == ["pull"] and len(before) > 1:
         return sorted(SessionFolder(before[1]).names()) if NAME.fullmatch(before[1]) else []
@@ -77,7 +77,7 @@ class LineMagics(Magics):
         return None
 
     def _session(self, word: str, line: str) -> Any:
-        """A command about a session that needs this notebook."""
+        """Run a command about a session that needs this notebook."""
         given = main.parsed(line)
         if given is None:
             return None
@@ -88,7 +88,7 @@ class LineMagics(Magics):
         return (self._cells.pull if word == "pull" else self._cells.push)(given.name, names, ranks)
 
     def _show_pool(self, arguments: list[str]) -> None:
-        """The live pool, with the picker open after `policy`; below it what the saved file shows."""
+        """Show the live pool, with the picker open after `policy`; below it the form that the saved file keeps."""
         from jupyter_elastic.cli import pool
         from jupyter_elastic.widgets.pool import PoolWidget
 
@@ -107,7 +107,7 @@ class LineMagics(Magics):
         show({**bundle, POOL_MIME: {"screen": msgspec.to_builtins(screen)}}, raw=True)
 
     def _show_timeline(self, line: str) -> None:
-        """The timeline as a picture, which the saved file keeps."""
+        """Show the timeline as a picture, which the saved file keeps."""
         from jupyter_elastic.cli import timeline
         from jupyter_elastic.widgets import timeline_page
 

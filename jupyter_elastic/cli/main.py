@@ -1,6 +1,6 @@
-"""`jupyter elastic ...` in a terminal, and `%elastic ...` in a notebook: the same commands, the same tables.
+"""Runs `jupyter elastic ...` in a terminal, and `%elastic ...` in a notebook: the same commands, the same tables.
 
-Finds the command, runs it, turns what goes wrong into a message and an exit code. Knows no command by name.
+Finds the command, runs it, turns errors into a message and an exit code. Knows no command by name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jupyter_elastic.types.texts import visible
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The terminal's entry point; the exit code."""
+    """Run the terminal's command; return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     clients = contextlib.ExitStack()
@@ -53,13 +53,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def notebook(line: str, connect: Connect, *, page: bool = True) -> None:
-    """Run `%elastic line`, for a page or a terminal; BadRequest for what can't be understood."""
+    """Run `%elastic line`, for a page or a terminal; BadRequest for an invalid line."""
     if (given := parsed(line or "status")) is not None:
         given.run(given, connect, (NotebookConsole if page else Console)(highlight=False))
 
 
 def parsed(line: str) -> argparse.Namespace | None:
-    """The arguments of `%elastic line`; None when help was asked for, and is printed. BadRequest for what is wrong."""
+    """Parse the arguments of `%elastic line`; None after printing requested help. BadRequest for an invalid line."""
     try:
         return _parsed(shlex.split(line))
     except ValueError as problem:
@@ -69,7 +69,7 @@ def parsed(line: str) -> argparse.Namespace | None:
 
 
 def text(arguments: list[str], connect: Connect) -> str:
-    """What `%elastic` with these arguments would print, without colours."""
+    """Return the output of `%elastic` with these arguments, without colours."""
     given = _parsed(arguments)
     return plain(lambda console: given.run(given, connect, console))
 

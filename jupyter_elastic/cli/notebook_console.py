@@ -1,4 +1,4 @@
-"""What `%elastic` prints in a notebook: tables of the page instead of lines of letters, so that nothing is cut off."""
+"""Prints the output of `%elastic` in a notebook as HTML tables and paragraphs, so that nothing is cut off."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rich.table import Column, Table
 
 _PLAIN_COLUMNS = 100
 _SENTENCE = 40
-"""What is longer than so many letters is one."""
+"""Number of letters above which a cell counts as a sentence."""
 _LINE = 10_000
 """Columns of a console that breaks no line: the page does."""
 _COLOUR = re.compile(r"(?<!-)color: (#[0-9a-f]{6})(; text-decoration-color: \1)?")
-"""As Rich writes one into a style, for the text and again for a line below it."""
+"""Pattern of Rich's colours in a style, for the text and again for a line below it."""
 
 
 class NotebookConsole(Console):
-    """A console whose tables and sentences wrap in the width that the page has; the file keeps them as text too."""
+    """A console whose tables and sentences wrap at the page's width; the file keeps them as text too."""
 
     def print(self, *objects: Any, **how: Any) -> None:
-        """Show strings or a table; what is drawn of letters (a picture of the pool) is left to Rich."""
+        """Show strings or a table; pictures made of letters (of the pool) are left to Rich."""
         from IPython.display import display as show
 
         if len(objects) == 1 and isinstance(objects[0], Table):
@@ -38,7 +38,7 @@ class NotebookConsole(Console):
 
 
 def plain(write: Callable[[Console], object]) -> str:
-    """What `write` prints, as text without colours, also where the environment asks for them (a kernel's does)."""
+    """Return the output of `write` as text without colours, even if the environment requests them (a kernel's does)."""
     console = Console(
         highlight=False, file=io.StringIO(), width=_PLAIN_COLUMNS, force_jupyter=False, force_terminal=False
     )
@@ -48,7 +48,7 @@ def plain(write: Callable[[Console], object]) -> str:
 
 
 def _table(table: Table) -> str:
-    """A table of the page; its cells are strings, as those of all our tables are."""
+    """Render a table as HTML; its cells are strings, like those of all our tables."""
     cell = _Writer().cell
     sides = [f' style="text-align:{column.justify};vertical-align:top{_least(column)}"' for column in table.columns]
     heads = [
@@ -64,23 +64,23 @@ def _table(table: Table) -> str:
 
 
 def _least(column: Column) -> str:
-    """Room for sentences: else a narrow page would give them a column of single words."""
+    """Return a minimum width for columns of sentences: a narrow page would break them into single words."""
     return ";min-width:16em" if any(len(str(cell)) > _SENTENCE for cell in column.cells) else ""
 
 
 class _Writer:
-    """Makes HTML of strings with Rich's markup; everything else in them is text."""
+    """A writer of HTML from strings with Rich's markup; everything else in them is text."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, file=io.StringIO(), width=_LINE, force_jupyter=False, record=True)
 
     def cell(self, text: Any) -> str:
-        """One cell of a table; most have no markup, and there may be thousands."""
+        """Render one cell of a table; most have no markup, and there may be thousands."""
         made = self._console.render_str(str(text))
         return self.html(made) if made.spans else escape(made.plain)
 
     def html(self, *objects: Any, **how: Any) -> str:
-        """As one or several lines."""
+        """Render objects as one or several lines."""
         self._console.print(*objects, **how)
         html = self._console.export_html(inline_styles=True, code_format="{code}").rstrip()
         # Rich's colours are a terminal's: mixed with that of the page's text they can be read in a dark theme too.

@@ -1,4 +1,4 @@
-"""Hosts that come when the queue needs them: `host add slurm:auto …`, `host add NAME ray://HOST:PORT --max-hosts …`."""
+"""Implements hosts on demand: `host add slurm:auto …`, `host add NAME ray://HOST:PORT --max-hosts …`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BUNDLE = """{}: add --max-hosts 4, and what Ray is asked for, for each: --bundl
 
 
 def change(given: argparse.Namespace, state: Path) -> str:
-    """Set the source up, or take it away; what was done. BadRequest says what is missing, in Slurm's own words."""
+    """Set up or remove the Slurm source; return a text on the change. BadRequest has Slurm's own words."""
     sources = {source.name: source for source in hosts_on_demand.read(state)}
     if given.action == "remove":
         if sources.pop(NAME, None) is None:
@@ -57,14 +57,14 @@ def change(given: argparse.Namespace, state: Path) -> str:
 
 
 def is_ray(given: argparse.Namespace, state: Path) -> bool:
-    """Whether this is about nodes of a Ray cluster that come when they are needed."""
+    """Return whether the command is about on-demand nodes of a Ray cluster."""
     if given.action == "remove":
         return any(source.name == given.slots and source.reach for source in hosts_on_demand.read(state))
     return (given.reach or "").startswith("ray:") and (given.max_hosts is not None or bool(given.bundle))
 
 
 def change_ray(given: argparse.Namespace, state: Path, hosts: Iterable[HostAddress]) -> str:
-    """Set such a source up, or take it away; what was done. BadRequest or EngineError when that can't be so."""
+    """Set up or remove a Ray source; return a text on the change. BadRequest or EngineError if impossible."""
     sources = {source.name: source for source in hosts_on_demand.read(state)}
     name = given.slots
     if given.action == "remove":
@@ -110,7 +110,7 @@ def _described_for_ray(given: argparse.Namespace) -> HostSource:
 
 
 def refuse_options(given: argparse.Namespace, names: dict[str, object] = _ONLY, where: str = _WHERE) -> None:
-    """BadRequest where options are given that only mean something elsewhere."""
+    """Raise BadRequest for options that have a meaning only with `host add {where}`."""
     for name, without in names.items():
         if getattr(given, name) != without:
             raise BadRequest(f"--{name.replace('_', '-')} is for `host add {where}`; leave it out")
@@ -149,6 +149,6 @@ def _seconds(option: str, text: str) -> float:
 
 
 def _slurms(limit_s: float) -> str:
-    """As `sbatch --time` has it; whole minutes, at least one."""
+    """Format a time as for `sbatch --time`; whole minutes, at least one."""
     minutes = max(1, round(limit_s / 60))
     return f"{minutes // 60}:{minutes % 60:02}:00"

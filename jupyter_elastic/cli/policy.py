@@ -1,4 +1,4 @@
-"""The command about policies: list, switch, describe."""
+"""Implements the command about policies: list, switch, describe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands about the pool: its slots, its state in a few lines, the live screen."""
+"""Implements the commands about the pool: its slots, its state in a few lines, the live screen."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from jupyter_elastic.widgets.updater import updater
 
 T = TypeVar("T")
 FIRST_S = 20.0
-"""How long the first picture of the pool is waited for."""
+"""Maximum seconds to wait for the first picture of the pool."""
 
 
 def _hosts(given: argparse.Namespace, connect: Connect, console: Console) -> None:
@@ -93,7 +93,7 @@ def _counted(counts: dict[str, int]) -> str:
 
 
 def _told(slot: SlotInfo, user: str) -> str:
-    """What this user is told of a leased slot that somebody else uses."""
+    """Return the text for this user on a leased slot that another process uses."""
     mine = [process for process in slot.foreign if process.user == user]
     if not mine:
         return f"attention: {slot.slot}, leased to job {slot.job} of {slot.owner}, is {slot.reason}"
@@ -128,14 +128,14 @@ def _top(given: argparse.Namespace, connect: Connect, console: Console, *, once:
 
 
 def read(jobs: int) -> PoolScreen:
-    """The pool as it is now, with so many of its jobs. DaemonUnreachable without a pool."""
+    """Read the present pool, with at most `jobs` jobs. DaemonUnreachable without a pool."""
     with _followed(lambda follower: follower.screen(0, jobs)) as (screen, _):
         return screen
 
 
 @contextlib.contextmanager
 def _followed(take: Callable[[PoolFollower], T]) -> Iterator[tuple[T, queue.SimpleQueue[T]]]:
-    """The first of what is taken of the pool, and the queue of those that follow. DaemonUnreachable without a pool."""
+    """Yield the first result of `take`, and the queue of later ones. DaemonUnreachable without a pool."""
     taken: queue.SimpleQueue[T] = queue.SimpleQueue()
     leave = updater().show_pool(lambda follower: taken.put(take(follower)))
     try:

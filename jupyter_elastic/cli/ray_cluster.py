@@ -1,4 +1,4 @@
-"""The nodes of a Ray cluster as hosts of a personal pool: `jupyter elastic host add NAME ray://HOST:PORT`."""
+"""Makes nodes of a Ray cluster hosts of a personal pool: `jupyter elastic host add NAME ray://HOST:PORT`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from jupyter_elastic.protocol.ray import RayNode
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 ASK_S = 90.0
-"""How long the cluster may take to say what nodes it has."""
+"""Maximum seconds that the cluster may take to list its nodes."""
 
 
 def nodes(cluster: str) -> list[RayNode]:
-    """The living nodes of the cluster with this address. EngineError when nobody says."""
+    """Return the live nodes of the cluster with this address. EngineError without an answer."""
     try:
         done = subprocess.run(reach.ray_bridge(cluster), stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_S)  # noqa: PLW1510
     except subprocess.TimeoutExpired:
@@ -33,15 +33,15 @@ def nodes(cluster: str) -> list[RayNode]:
 
 
 def hosts(told: HostAddress, most: int | None, found: Iterable[RayNode]) -> tuple[HostAddress, ...]:
-    """The nodes as hosts, each with its name and its address; GPUs without their UUIDs, which Ray does not know.
+    """Return the nodes as hosts, each with its name and URL; GPUs without their UUIDs, which Ray does not know.
 
     Args:
-        told: what its user says; its way leads to the cluster, whose nodes it is followed by, or to one node.
-        most: so many slots of a node at most; None: all that Ray gives away there.
-        found: the cluster's nodes. This machine is none of the hosts, nor is a node that gives nothing away.
+        told: The user's description; its URL is that of the cluster, to which each node is added, or of one node.
+        most: Maximum number of slots of a node; None: all that Ray allocates there.
+        found: The cluster's nodes. This machine is left out, and each node without resources.
 
     Raises:
-        BadRequest: when there is none.
+        BadRequest: There is no such node.
     """
     cluster, one = reach.ray_node(told.reach)
     offered = [node for node in found if not node.here and _offer(node) and one in {"", node.address, node.id}]
@@ -68,10 +68,10 @@ def hosts(told: HostAddress, most: int | None, found: Iterable[RayNode]) -> tupl
 
 
 def of_cluster(name: str, all_hosts: Iterable[HostAddress]) -> set[str]:
-    """The names of those hosts that are nodes of the cluster called so."""
+    """Return the names of those hosts that are nodes of the cluster with this name."""
     return {host.name for host in all_hosts if host.name.startswith(f"{name}-") and all(reach.ray_node(host.reach))}
 
 
 def _offer(node: RayNode) -> int:
-    """GPUs, where there are any, else CPUs."""
+    """Return the node's GPUs if it has any, else its CPUs."""
     return int(node.gpus) or int(node.cpus)

@@ -1,6 +1,6 @@
-"""`jupyter elastic run FILE`: a script as a job, followed in the terminal as torchrun's is.
+"""Implements `jupyter elastic run FILE`: runs a script as a job, followed in the terminal as torchrun's is.
 
-Packages as `%%distribute` does, but captures no names. Knows the client, the cell's options and a job's files.
+Packages like `%%distribute`, but captures no names. Knows the client, the cell's options and a job's files.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _package(file: str, arguments: Sequence[str], options: Options) -> capture.P
 
 
 def _follow(job: Job) -> None:
-    """Copy what rank 0 prints until the job is over."""
+    """Copy rank 0's output until the job is over."""
     _, end = updater().show_job(job, lambda *_: None)
     tails = [(Tail(job.files, "rank.0", name), getattr(sys, name)) for name in ("stdout", "stderr")]
     while True:
@@ -78,7 +78,7 @@ def _follow(job: Job) -> None:
 
 
 def _end(job: Job) -> int:
-    """Print how it ended, unless rank 0 has just printed the same failure; returns the exit code."""
+    """Print the job's end, unless rank 0 has just printed the same failure; return the exit code."""
     try:
         job.check()
     except JobFailed as problem:

@@ -1,4 +1,4 @@
-"""`jupyter elastic daemon`, `agent` and `hub`: the pool's services in the foreground."""
+"""Implements `jupyter elastic daemon`, `agent` and `hub`: the pool's services in the foreground."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The commands about sessions: list them, end one. They are this user's own; the daemon only says which keep slots.
+"""Implements the commands about sessions: list them, end one. The daemon only reports which ones retain slots.
 
-Those that bring values or cells into one belong to a notebook: `%elastic` hands them to the magics.
+Commands that bring values or cells into a session belong to a notebook: `%elastic` passes them to the magics.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from jupyter_elastic.types.texts import visible
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One session, as `--json` prints it."""
+    """A session in the output of `--json`."""
 
     name: str
     workers: int
     range: tuple[int, int]
-    """The least and the most workers that it can have."""
+    """The minimum and maximum number of workers."""
     living: int
     engine: str
     memory: int
-    """Bytes that its workers have in memory; what they share counts for each."""
+    """Bytes of its workers in memory; shared memory counts for each."""
     idle_s: float | None
-    """Since its last cell; None while one runs."""
+    """Seconds since its last cell; None while one runs."""
     ended: str
-    """Why its workers are gone; empty while they live."""
+    """Reason why its workers are gone; empty while they live."""
     held: int
-    """Slots that are kept for its next cell, unless somebody waits for slots."""
+    """Slots that are retained for its next cell, unless another job needs slots."""
     held_s: float
-    """For so long."""
+    """Remaining seconds of this retention."""
     pinned: tuple[str, ...]
-    """Slots that are its own between cells, because its memory can't leave their devices."""
+    """Slots that it retains between cells because its memory can't leave their devices."""
     pinned_why: str
     pinned_s: float
-    """For so long at most."""
+    """Maximum remaining seconds of this retention."""
 
     @property
     def count(self) -> str:
-        """For people: `2`, or `2 (1 to 4)`."""
+        """The number of workers for people: `2`, or `2 (1 to 4)`."""
         low, high = self.range
         return str(self.workers) if low == high else f"{self.workers} ({low} to {high})"
 
@@ -79,7 +79,7 @@ def _row(folder: SessionFolder, session: Session, now: float, hold: JobInfo | No
 
 
 def _holds(connect: Connect) -> dict[str, JobInfo]:
-    """By session, the ended cell for which it keeps slots; none where no daemon answers."""
+    """Return the ended cell with retained slots, by session; nothing if no daemon answers."""
     with contextlib.suppress(ElasticError):
         jobs = connect().jobs(all=True)
         return {info.spec.session: info for info in jobs if (info.held or info.pinned) and not info.private}
@@ -136,7 +136,7 @@ def _name(parser: argparse.ArgumentParser) -> None:
 
 
 def _of_notebook(*_: Any) -> None:
-    """Refuse what the magic `%elastic` has not taken."""
+    """Refuse a command outside the magic `%elastic`, which handles it itself."""
     raise BadRequest("write it in a cell of a notebook, behind %elastic")
 
 

@@ -1,7 +1,7 @@
-"""`jupyter elastic stop`: ends the processes of a pool, each identified by pid and start time.
+"""Implements `jupyter elastic stop`: ends the processes of a pool, each identified by pid and start time.
 
-Agent and forkservers end by themselves when they have been idle for a while; this ends them now, and the daemon.
-Knows the files in which they record their pids; must not import the daemon.
+Agent and forkservers end by themselves when they have been idle for a while; this command ends them now, and the
+daemon. Knows the files in which they record their pids; must not import the daemon.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from jupyter_elastic.protocol import wire
 from jupyter_elastic.types.errors import ElasticError, ProtocolError
 
 JOBS_S = 90.0
-"""How long jobs that are cancelled may take to end before their processes are ended."""
+"""Seconds that cancelled jobs may take to end before their processes are ended."""
 DRIVER_S, GRACE_S = 30.0, 10.0
-"""How long a driver may take to end its workers, and every other process to leave."""
+"""Seconds that a driver may take to end its workers, and every other process to leave."""
 STARTS = 500
-"""How often, every 20 ms, it is tried to have nobody start an agent meanwhile."""
+"""Number of tries, every 20 ms, to take the lock that keeps others from starting an agent meanwhile."""
 HELP = (
     "End this user's processes of the pool: daemon, agent, sessions and warm parents. Jobs that are not over would be "
     "ended too, so that it refuses then, unless --force is given. The next cell starts what it needs again, and so "
@@ -42,19 +42,19 @@ HELP = (
 
 
 class Stopped(Struct, frozen=True, kw_only=True):
-    """The outcome for one pool, as `--json` prints it."""
+    """The outcome for one pool in the output of `--json`."""
 
     pool: str
-    """Its state folder, or its runtime folder where that is not known."""
+    """The pool's state folder, or its runtime folder if that is not known."""
     jobs: tuple[str, ...] = ()
-    """The jobs that had not ended: they were cancelled, or they are why nothing was stopped."""
+    """Jobs that had not ended: they were cancelled, or kept the pool from being stopped."""
     refused: bool = False
     ended: tuple[str, ...] = ()
-    """`daemon`, `agent`, `driver`, `session's worker` or `warm parent`, with its pid."""
+    """Kind and pid of each: `daemon`, `agent`, `driver`, `session's worker` or `warm parent`."""
 
 
 def stop(runtime: Path, *, force: bool) -> Stopped:
-    """End the pool that has this runtime folder; nothing when jobs are not over, unless `force` says so."""
+    """End the pool with this runtime folder; unless `force`, do nothing while jobs are not over."""
     endpoint = private_files.read_json(runtime / "daemon.json", endpoints.Endpoint)
     daemon = (endpoint.pid, endpoint.start_time) if endpoint is not None else (0, 0.0)
     pool = _name(runtime, daemon, _agent(runtime))
@@ -117,7 +117,7 @@ def _as_text(result: Stopped) -> str:
 
 
 def _name(runtime: Path, *known: processes.ProcessId) -> str:
-    """The pool's state folder, from the environment of its processes."""
+    """Return the pool's state folder, from the environment of its processes."""
     for pid, _ in processes.living(known):
         with contextlib.suppress(psutil.Error):
             if folder := psutil.Process(pid).environ().get(paths.DIR_VARIABLE):
@@ -129,14 +129,14 @@ def _name(runtime: Path, *known: processes.ProcessId) -> str:
 
 
 def _agent(runtime: Path) -> processes.ProcessId:
-    """The process of this user's agent; pid 0 where there is none."""
+    """Return the process of this user's agent; pid 0 if there is none."""
     with contextlib.suppress(ProcessLookupError):
         return processes.identify(Lock(runtime / "agent.lock").holder() or 0)
     return (0, 0.0)
 
 
 def _client(runtime: Path, daemon: processes.ProcessId) -> Client | None:
-    """A client of the pool's daemon, this user's own or another's; None without a daemon."""
+    """Return a client of the pool's daemon, this user's own or another's; None without a daemon."""
     if processes.living([daemon]):
         return Client(str(runtime / "daemon.json"))
     with contextlib.suppress(ElasticError):  # nobody need know which pool it was to end its processes
@@ -146,7 +146,7 @@ def _client(runtime: Path, daemon: processes.ProcessId) -> Client | None:
 
 
 def _jobs(client: Client | None, *, theirs: bool) -> dict[int, str]:
-    """The jobs that have not ended, of other users too with `theirs`: number -> text."""
+    """Return the jobs that have not ended, of other users too with `theirs`: number -> text."""
     if client is None:
         return {}
     try:
@@ -158,7 +158,7 @@ def _jobs(client: Client | None, *, theirs: bool) -> dict[int, str]:
 
 
 def _end_jobs(client: Client, jobs: Sequence[int]) -> None:
-    """Cancel them and wait until they have ended, at most `JOBS_S`; the processes of the others are ended later."""
+    """Cancel the jobs and wait for their end, at most `JOBS_S`; processes of the rest are ended later."""
     with contextlib.suppress(ElasticError):
         try:
             client.ask(wire.CancelJobs(jobs=tuple(jobs), reason="jupyter elastic stop"))
@@ -171,7 +171,7 @@ def _end_jobs(client: Client, jobs: Sequence[int]) -> None:
 
 
 def _drivers(runtime: Path) -> list[processes.ProcessId]:
-    """The drivers that listen in this folder, as the sockets' peer credentials say."""
+    """Return the drivers that listen in this folder, by the sockets' peer credentials."""
     found = []
     for path in runtime.glob(f"a-*/{SOCKET_NAME}"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
@@ -181,7 +181,7 @@ def _drivers(runtime: Path) -> list[processes.ProcessId]:
 
 
 def _session_workers(runtime: Path) -> list[processes.ProcessId]:
-    """The workers that sessions keep."""
+    """Return the live workers of the pool's sessions."""
     found = [(folder, folder.read()) for folder in sessions.listed(runtime)]
     return [member.known for folder, session in found if session is not None for member in folder.members(session)]
 

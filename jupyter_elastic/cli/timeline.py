@@ -1,4 +1,4 @@
-"""`jupyter elastic timeline`: who held which slots, and who will most likely hold them, as one picture."""
+"""Implements `jupyter elastic timeline`: slots by job over time, past and likely future, as one picture."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from jupyter_elastic.widgets.timeline_screen import LEAST_S, MONTH_S, TimelineLo
 from jupyter_elastic.widgets.updater import updater
 
 FIRST_S = 20.0
-"""How long the pool's answers are waited for."""
+"""Maximum seconds to wait for the pool's answers."""
 PREDICTED_S = 5.0
-"""How long a prediction is waited for."""
+"""Maximum seconds to wait for a prediction."""
 
 
 def read(look: TimelineLook) -> TimelineScreen:
-    """The timeline with its past and, if that comes soon, its future. DaemonUnreachable without a pool."""
+    """Read the timeline with its past and, if that comes soon, its future. DaemonUnreachable without a pool."""
 
     async def ready() -> TimelineScreen:
         follower = updater().follower
@@ -45,12 +45,12 @@ def read(look: TimelineLook) -> TimelineScreen:
 
 
 def text(screen: TimelineScreen) -> str:
-    """The picture without colours."""
+    """Return the picture without colours."""
     return plain(lambda console: console.print(timeline_text.picture(screen, width=console.width)))
 
 
 def look_of(given: argparse.Namespace) -> TimelineLook:
-    """What the arguments ask for; BadRequest for times that there can't be."""
+    """Return the view that the arguments select; BadRequest for impossible times."""
     past, ahead = given.past * 60.0, given.ahead * 60.0
     if not LEAST_S <= past <= MONTH_S or not 0 <= ahead <= MONTH_S:
         raise BadRequest("--past and --ahead are minutes, up to 43200 (30 days); --past is at least 0.2")
@@ -58,7 +58,7 @@ def look_of(given: argparse.Namespace) -> TimelineLook:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Those of the command, in a terminal and in a notebook."""
+    """Add the command's arguments, for terminal and notebook."""
     parser.add_argument("--past", type=float, default=10.0, metavar="MINUTES", help="so much of the past (10)")
     parser.add_argument("--ahead", type=float, default=5.0, metavar="MINUTES", help="so much of the future (5)")
 

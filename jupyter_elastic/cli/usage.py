@@ -1,4 +1,4 @@
-"""Who used how many slots for how long: `jupyter elastic usage`, also borrowed and lent; `jobs --ended`, by job."""
+"""Reports the use of slots: `jupyter elastic usage` by user, also borrowed and lent; `jobs --ended` by job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jupyter_elastic.types.texts import visible
 DAY_S = 86_400
 BY = ("day", "month", "user", "group")
 FIGURES = {"slot_hours": "slot_s", "borrowed_hours": "borrowed_s", "lent_hours": "lent_s"}
-"""As they are printed, and in a row, where they are seconds."""
+"""Printed name -> field of a row, where the figures are seconds."""
 
 
 def _usage(given: argparse.Namespace, connect: Connect, console: Console) -> None:
@@ -60,7 +60,7 @@ def _usage(given: argparse.Namespace, connect: Connect, console: Console) -> Non
 
 
 def jobs_since(client: Client, since: str) -> list[dict[str, Any]]:
-    """`accounts` of the jobs that have ended since a day, or a day with time; BadRequest says how to write it."""
+    """Return `accounts` of jobs that ended since a day, or a day with time; BadRequest says how to write it."""
     try:
         began = datetime.fromisoformat(since).astimezone().timestamp()
     except (ValueError, OverflowError, OSError):
@@ -77,9 +77,9 @@ def _past(client: Client, since: float) -> Iterator[types.Event]:
 
 
 def accounts(events: Iterable[types.Event], now: float) -> list[dict[str, Any]]:
-    """A row for each job that has ended and that the reader may see in full; times are seconds since the epoch.
+    """Return a row for each ended job that the reader may see in full; times are seconds since the epoch.
 
-    Slot-seconds are by kind of slot, each from its lease until it is free: what a session keeps counts until now.
+    Slot-seconds are by kind of slot, each from its lease until it is free: slots retained by a session count until now.
     """
     rows: dict[types.JobId, dict[str, Any]] = {}
     kinds: dict[types.SlotId, str] = {}
@@ -109,7 +109,7 @@ def accounts(events: Iterable[types.Event], now: float) -> list[dict[str, Any]]:
 
 
 def print_rows(given: argparse.Namespace, rows: list[dict[str, Any]], console: Console) -> None:
-    """Print `accounts` as `--json` or `--csv` say, else as a table; times are ISO 8601 in this machine's zone."""
+    """Print `accounts` by `--json` or `--csv`, else as a table; times are ISO 8601 in this machine's zone."""
     kinds = sorted({kind for row in rows for kind in row["slot_s"]})
     times = ("submit", "start", "end")
     columns = ("job", "user", "group", *times, *(f"slot_s {visible(kind)}" for kind in kinds), "outcome")
