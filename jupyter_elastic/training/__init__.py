@@ -1,4 +1,4 @@
-"""What a cell imports to train together: the same words for PyTorch and Keras, on every engine, and without any.
+"""The API that a cell imports to train together: the same for PyTorch and Keras, on every engine, and without any.
 
     from jupyter_elastic import training
 
@@ -69,12 +69,12 @@ __all__ = [
 
 
 def rank() -> int:
-    """This worker's number in the present generation, from 0. Rank 0 writes files and prints."""
+    """Return this worker's number in the present generation, from 0. Rank 0 writes files and prints."""
     return _members()[0]
 
 
 def size() -> int:
-    """How many workers train together in the present generation."""
+    """Return the number of workers that train together in the present generation."""
     return _members()[1]
 
 
@@ -91,7 +91,7 @@ def batches(
     drop_last: bool = False,
     least: int | None = None,
 ) -> Iterator[Any]:
-    """This worker's share of each batch of one epoch, in the data's own form.
+    """Yield this worker's share of each batch of one epoch, in the data's own form.
 
     The order depends on `seed` and the epoch alone. After a change of the group, or a restart from a commit, the epoch
     goes on where it was, so every sample is trained exactly once an epoch. A worker without a share gets samples of the
@@ -99,23 +99,22 @@ def batches(
 
     Args:
         data: An array, tensor or data frame; a tuple or dict of them, all equally long; or anything with `__len__` and
-            `__getitem__`. The first axis is the sample axis; dtypes stay what they are.
-        batch_size: Samples in the *global* batch, which all workers share. It stays what it is however many there are.
-        shuffle: Whether the order is mixed anew for each epoch.
-        seed: Of that order; the same on all workers.
-        micro_batch: The most samples that a worker takes at once. A larger share comes in several pieces, and a
-            prepared optimizer steps after the last one. None: no limit. With logical workers (see `State`) the share
+            `__getitem__`. The first axis is the sample axis; dtypes do not change.
+        batch_size: Samples in the *global* batch, which all workers share, whatever their number.
+        shuffle: True to mix the order anew for each epoch.
+        seed: Seed of that order; the same on all workers.
+        micro_batch: Maximum number of samples that a worker takes at once. A larger share comes in several pieces, and
+            a prepared optimizer steps after the last one. None: no limit. With logical workers (see `State`) the share
             of each of them is such a piece.
         collate: Makes a batch of a list of samples, for data read by `__getitem__`. Default: PyTorch's for its data
             sets, else stacked NumPy arrays.
-        train: False for an evaluation: the samples in their order, each on one worker and once, without a place in the
-            epoch and not counted as trained. Add up what the workers find with `total`.
+        train: False for an evaluation: the samples in their order, each on one worker and once, without a position in
+            the epoch and not counted as trained. Add the workers' results up with `total`.
         balance: `auto`: each worker's share of a batch follows the speed that it was measured at, so that none waits
-            for a slower one; the batch and its gradient stay what they are. `none`: equal shares. Default: what
-            `--balance` says, else `none`.
-        drop_last: Whether the samples that are left for no whole batch are left out. The order has others last in each
-            epoch.
-        least: The fewest samples of a share, where the batch has so many: BatchNorm and contrastive losses can't be
+            for a slower one; the batch and its gradient do not change. `none`: equal shares. Default: the value of
+            `--balance`, else `none`.
+        drop_last: True to leave out the samples that fill no whole batch. The order has others last in each epoch.
+        least: Minimum number of samples of a share, if the batch has so many: BatchNorm and contrastive losses can't be
             trained on one. Smaller shares go to other workers. Default: 2. Not with `shard(..., balance=...)`, whose
             samples stay with their workers.
 
@@ -125,8 +124,8 @@ def batches(
 
     Raises:
         BadRequest: A size is not a whole number of at least 1, the arrays are of different lengths, `data` has no
-            length, `batch_size` is no multiple of the number of logical workers, or shares by speed are asked for where
-            they can't be.
+            length, `batch_size` is no multiple of the number of logical workers, or shares by speed are requested but
+            impossible.
     """
     if not isinstance(batch_size, int) or batch_size < 1:
         raise BadRequest(f"batch_size must be a whole number of samples, at least 1, not {batch_size!r}.")
@@ -158,7 +157,7 @@ def batches(
 
 
 def _balanced(balance: str | None) -> bool:
-    """Whether shares follow speeds, as asked for here or by `--balance`."""
+    """Return True if shares follow speeds, as requested here or by `--balance`."""
     asked = os.environ.get(BALANCE, "none") if balance is None else balance
     if asked not in BALANCES:
         raise BadRequest(f"balance={asked!r}: there are {', '.join(BALANCES)}.")
@@ -216,23 +215,23 @@ def shard(
     storage: int | None = None,
     pinned: int = 0,
 ) -> Any:
-    """This worker's contiguous part of a data set, in order. Ask for it again after a change of the group.
+    """Return this worker's contiguous part of a data set, in order. Call it again after a change of the group.
 
     With `balance`, `data` is what this worker alone holds: each declares its own, and once their speeds and links are
-    measured, samples move to where they are computed soonest, if that pays in the epochs that are left. Make it once,
+    measured, samples move to the workers that compute them soonest, if that pays in the remaining epochs. Make it once,
     outside of the function under `training.run`, and give it to `batches`. All workers take the same number of steps,
-    each with a share of the batch that follows what it holds. Samples of a worker that leaves go with it; those that it
-    had received return to where they came from, and those that it had sent stay.
+    each with a share of the batch in proportion to its samples. Samples of a worker that leaves go with it; samples
+    that it had received return to their origin, and those that it had sent stay.
 
     Args:
         data: As for `batches`.
-        even: Give all workers equally many samples, as `model.fit` with `training.keras.distributed` needs it. What is
-            left out at the end are fewer samples than there are workers.
+        even: Give all workers equally many samples, as `model.fit` with `training.keras.distributed` needs it. At the
+            end fewer samples than there are workers are left out.
         balance: `auto`, `ilp`, `lp` or `greedy`: how the moves are planned (`--balance` chooses instead of `auto`);
             `none`: each worker keeps what it has. Default: `data` is the same on all workers.
-        name: Of the holder, another one on each worker; default: its host's name and its local rank.
-        storage: The most samples that this worker can hold; None: no limit.
-        pinned: So many of the first samples never leave this worker.
+        name: Name of the holder, another one on each worker; default: its host's name and its local rank.
+        storage: Maximum number of samples that this worker can hold; None: no limit.
+        pinned: Number of first samples that never leave this worker.
 
     Returns:
         The samples of this worker in the form of `data`; with `balance` a data set whose samples may move.
@@ -266,7 +265,7 @@ def _local_shard(data: Any, balance: str, name: str | None, storage: int | None,
 
 
 def total(value: Any) -> Any:
-    """The sum of a number or array over all workers that train together; every worker must call it.
+    """Return the sum of a number or array over all workers that train together; every worker must call it.
 
     Args:
         value: A number or an array of one shape on all workers. It is added up as float64.
@@ -281,17 +280,17 @@ def total(value: Any) -> Any:
 
 
 def agree(value: Any, how: Literal["any", "all", "mean"] = "any") -> Any:
-    """A decision that all workers take together: each gives its own value, and all get the same answer.
+    """Take a decision together: each worker passes its own value, and all get the same answer.
 
         if training.agree(validation_loss > 1.2 * best):
             return
 
-    Every worker must call it, in the same place. Works in native Horovod cells too; alone, and in a newcomer's private
-    first step, the answer is the worker's own.
+    Every worker must call it, in the same place. Works in native Horovod cells too; alone, and in a joining worker's
+    private first step, the answer is the worker's own.
 
     Args:
         value: A truth value for `any` and `all`, a number for `mean`.
-        how: `any`: True where one says so; `all`: where all do; `mean`: the mean of their numbers, a float.
+        how: `any`: True if one value is; `all`: if all are; `mean`: the mean of the numbers, a float.
 
     Raises:
         BadRequest: There is no such `how`.
@@ -305,7 +304,7 @@ def agree(value: Any, how: Literal["any", "all", "mean"] = "any") -> Any:
 
 
 def _sum(group: Group | None, values: Array) -> tuple[int, Array]:
-    """How many take part, and the sum of what they give."""
+    """Return the number of members, and the sum of their values."""
     if group is None or _context.warming_up or group.size() < 2:
         return 1, values
     return group.size(), _collective(lambda: group.total(values))
@@ -329,16 +328,16 @@ def prepare(*objects: Any) -> Any:
 
 
 def wrap(model: Any, **options: Any) -> Any:
-    """A PyTorch model whose gradients are added up during `backward`, while the rest of it still computes.
+    """Wrap a PyTorch model to add its gradients up during `backward`, while the rest of it still computes.
 
     For large models, on engine `torch`; call it within the function under `@training.run`, which begins anew with each
     group. Train the wrapped model, and keep the plain one in the state. Elsewhere, and with logical workers, the model
-    comes back as it is, and gradients are added up before the optimizer's step; so does one that is sharded, whose
+    comes back as it is, and gradients are added up before the optimizer's step; so does a sharded model, whose
     gradients FSDP adds up.
 
     Args:
         model: A `torch.nn.Module`.
-        options: Of `torch.nn.parallel.DistributedDataParallel`, such as `find_unused_parameters`.
+        options: Arguments of `torch.nn.parallel.DistributedDataParallel`, such as `find_unused_parameters`.
 
     Returns:
         A module that is called like `model`; its gradients are those of the global batch's mean loss.
@@ -365,7 +364,7 @@ def commit(*, durable: bool = False, epoch_done: bool = False) -> None:
 
 
 def boundary() -> None:
-    """Let the job change its size here, for a cell that has just saved all that it goes on from.
+    """Let the job change its size here, for a cell that has just saved its whole state.
 
         manager.save()
         training.boundary()

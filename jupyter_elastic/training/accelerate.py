@@ -1,7 +1,7 @@
-"""Accelerate in a job of several workers: an `Accelerator` joins them, or its model is refused.
+"""Joins Accelerate's `Accelerator` to a job of several workers, or refuses its model.
 
-On CPUs it is one process by default, under torchrun too, and so is what is built on it (transformers, trl, fastai).
-`notebook_launcher` would start workers of its own on every one of ours: they are there already, each calls the
+On CPUs an `Accelerator` is one process by default, under torchrun too, and so is what is built on it (transformers,
+trl, fastai). `notebook_launcher` would start workers of its own on every one of ours: instead each of ours calls the
 function. Imports no Accelerate.
 """
 
@@ -20,7 +20,7 @@ from jupyter_elastic.types.errors import EngineError
 
 
 def guard(*, cpu: bool) -> None:
-    """Guard this process, a worker of several; `cpu`: it has no device, and joins unless somebody has chosen."""
+    """Guard this process, a worker of several; `cpu`: it has no device, and joins unless the user chose otherwise."""
     if cpu:
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
     after_import("accelerate.launchers", _guard)

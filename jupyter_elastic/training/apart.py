@@ -1,10 +1,10 @@
-"""What would train a model on each worker of a job, apart from the others, without a word: refused, or said.
+"""Refuses or reports code that would silently train an independent model on each worker of a job.
 
 `MirroredStrategy` and `DataParallel` use all devices of one process, and a worker has one of its own: refused. A plain
-loop of PyTorch or Keras may be meant so, as a search is; rank 0 says it once. A group may join no model: it does where
-the model is wrapped, or what goes through collectives between two steps is as large as the gradients. Imports no
-framework: what is guarded is guarded when the cell loads it. Keras' `fit` has a guard of its own (`guards`), and so
-have Lightning and Accelerate.
+loop of PyTorch or Keras may be meant so, as a search is: rank 0 says it once. A group need not join the models: they
+are joined if the model is wrapped, or if as many numbers go through collectives between two steps as there are
+gradients. Imports no framework: each is guarded when the cell loads it. Keras' `fit` has a guard of its own (`guards`),
+and so have Lightning and Accelerate.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _FITS: dict[str, tuple[str, Callable[..., bool]]] = {
     "lightgbm.engine": ("train", lambda params, *_, **__: bool({"machines", "num_machines"} & set(params))),
     "catboost.core": ("CatBoost._fit", lambda *_, **__: False),
 }
-"""What trains a model by itself, and whether it has joined the workers."""
+"""Functions that train a model by themselves, each with a test if it has joined the workers."""
 _ALONE = (
     "docs/frameworks.md says how xgboost, LightGBM and JAX train one with all of them; or run the cell with --gpus 1."
 )
 _CARRIES = re.compile("reduce|gather|all_to_all|recv")
 """Collectives that may carry gradients. Not broadcasts, by which models begin alike."""
 _PATIENCE = 100
-"""So many steps a cell may take before it averages weights for the first time; or until its end."""
+"""Steps within which a cell must average weights for the first time; or until its end."""
 _looked = False
 _steps = _moved = 0
 """Steps of optimizers in a group so far; numbers that went through collectives since the last one."""
@@ -90,7 +90,7 @@ def _watch_fit(call: str, joined: Callable[..., bool], module: types.ModuleType)
 
 
 def _watch_gradients(module: types.ModuleType) -> None:
-    """JAX's `grad` and `value_and_grad`; what they make is called when the cell has joined, if it does."""
+    """Watch JAX's `grad` and `value_and_grad`; the returned functions run when the cell has joined, if it does."""
     real: Any = module.value_and_grad
 
     @functools.wraps(real)
@@ -137,7 +137,7 @@ def _count(module: types.ModuleType) -> None:
 
 
 def _stepped(optimizer: Any) -> None:
-    """Before a step of PyTorch's: whether the model that the optimizer is of is joined."""
+    """Check, before a step of PyTorch's optimizer, if the optimizer's model is joined."""
     global _looked, _steps, _moved
     if _looked or not _grouped() or context.state is not None:
         _say()
@@ -156,14 +156,14 @@ def _stepped(optimizer: Any) -> None:
 
 
 def _in_parallel(parameters: list[Any]) -> bool:
-    """Whether some of them are in a `DistributedDataParallel`."""
+    """Return True if some of the parameters are in a `DistributedDataParallel`."""
     kind: Any = sys.modules["torch.nn.parallel.distributed"].DistributedDataParallel
     wrapped = (value for value in gc.get_objects() if issubclass(type(value), kind))
     return not {id(p) for model in wrapped for p in model.parameters()}.isdisjoint(map(id, parameters))
 
 
 def ended() -> None:
-    """The cell is at its end: what it has stepped with was joined, or it is said."""
+    """Report, at the end of the cell, optimizer steps whose model was not joined."""
     if _steps:
         _say(
             "The group that the cell has formed joins no model: wrap it in DistributedDataParallel (or "
@@ -185,7 +185,7 @@ def _watch_applies(name: str, method: str, module: types.ModuleType) -> None:
 
 
 def _say(of_group: str = "") -> None:
-    """Once: that nothing joins the models, if rank 0 is not told to; `of_group`: why not, where there is a group."""
+    """Print once, on rank 0, that nothing joins the models; `of_group`: the reason, if there is a group."""
     global _looked
     if _looked:
         return
@@ -199,7 +199,7 @@ def _say(of_group: str = "") -> None:
 
 
 def _grouped() -> bool:
-    """Whether this process is in a group of several, whoever has formed it."""
+    """Return True if this process is in a group of several, whoever has formed it."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return bool(distributed.get_world_size() > 1)

@@ -1,4 +1,4 @@
-"""The form of a commit: bytes, in which large arrays lie as they are, so that each way of it costs one copy. Pure.
+"""The form of a commit: bytes, in which large arrays lie as they are, so that packing or unpacking copies once. Pure.
 
 Behind the lengths of all sections come the plain values, as a pickle of their own, the parts of frameworks, and the
 memory of their arrays.
@@ -21,7 +21,7 @@ Bytes: TypeAlias = bytes | memoryview
 
 
 def pack(plain: bytes, parts: Any) -> list[Bytes]:
-    """The commit, in pieces, of pickled plain values and of parts that are still to be pickled.
+    """Return the commit, in pieces, of pickled plain values and of parts that are still to be pickled.
 
     The pieces are the memory of the parts' own arrays: join or write them before the training goes on.
     """
@@ -32,15 +32,15 @@ def pack(plain: bytes, parts: Any) -> list[Bytes]:
 
 
 def plain(commit: Bytes) -> bytes | None:
-    """The pickled plain values of a commit; None for bytes of another form."""
+    """Return the pickled plain values of a commit; None for bytes of another form."""
     return bytes(next(_sections(commit))) if commit[: len(MAGIC)] == MAGIC else None
 
 
 def unpack(commit: Bytes) -> tuple[Any, Any]:
-    """The plain values and the parts; all that is in them can be written to, and the commit stays as it is.
+    """Return the plain values and the parts, all of them writable; the commit stays as it is.
 
     Raises:
-        EngineError: It is of another form, as an older version made it.
+        EngineError: The commit has another form, as an older version made it.
     """
     if commit[: len(MAGIC)] != MAGIC:
         raise EngineError("The commit of this job was made by another version of this package. Submit the cell anew.")

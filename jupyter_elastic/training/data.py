@@ -1,4 +1,4 @@
-"""Which samples a rank trains in which step. Pure: a function of (count, batch size, seed, epoch, rank, size) alone.
+"""Assigns samples to ranks and steps. Pure: a function of (count, batch size, seed, epoch, rank, size) alone.
 
 The order of an epoch's samples depends on seed and epoch only, and step `k` trains `order[k*B:(k+1)*B]` whatever the
 world size. A change of size in mid-epoch changes who computes, never what is computed. Knows no framework: arrays are
@@ -18,12 +18,12 @@ from jupyter_elastic.types.errors import BadRequest
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 LEAST = 2
-"""Samples of a share, where the batch has them: BatchNorm can't be trained on one."""
+"""Minimum samples of a share, if the batch has them: BatchNorm can't be trained on one."""
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What one rank computes in one go: its share of a global batch, or a part of that share.
+    """The samples that one rank computes in one go: its share of a global batch, or a part of that share.
 
     The gradient of the global batch's mean loss is the sum, over all micro-batches of all ranks, of `weight` times the
     gradient of the micro-batch's mean loss.
@@ -34,20 +34,21 @@ class MicroBatch:
     indices: np.ndarray[Any, np.dtype[np.int64]]
     """Samples of this micro-batch; never empty, see `weight`."""
     weight: float
-    """Its samples / samples in the global batch. 0 for padding: a rank without a share computes a few samples
-    of the batch for company, and they count for nothing."""
+    """Samples of this micro-batch / samples in the global batch. 0 for padding: a rank without a share computes a few
+    samples of the batch that count for nothing.
+    """
     batch: int
     """Samples in the global batch."""
     last: bool
-    """Whether the optimizer steps after this micro-batch; the others only accumulate."""
+    """True if the optimizer steps after this micro-batch; the others only accumulate."""
     only: bool = True
-    """Whether it is this rank's whole share."""
+    """True if this micro-batch is this rank's whole share."""
     worker: int | None = None
     """The logical worker whose share this is; None without logical workers."""
 
 
 def order(count: int, *, seed: int, epoch: int, shuffle: bool = True) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The order of `count` samples in an epoch; the same on every rank, in every attempt, at every world size."""
+    """Return the order of `count` samples in an epoch; equal on every rank, in every attempt, at every world size."""
     if not shuffle:
         return np.arange(count, dtype=np.int64)
     mixed: np.ndarray[Any, np.dtype[np.int64]] = np.random.default_rng([seed, epoch]).permutation(count)
@@ -55,12 +56,12 @@ def order(count: int, *, seed: int, epoch: int, shuffle: bool = True) -> np.ndar
 
 
 def share(count: int, rank: int, size: int) -> tuple[int, int]:
-    """Start and end of a rank's share of `count` things: contiguous, disjoint, complete, of nearly one size."""
+    """Return start and end of a rank's share of `count` things: contiguous, disjoint, complete, of nearly one size."""
     return count * rank // size, count * (rank + 1) // size
 
 
 def shares(count: int, size: int, least: int = 1, most: int | None = None) -> list[int]:
-    """The sizes of nearly equal shares, none of them between 0 and `least` if that can be."""
+    """Return the sizes of nearly equal shares, none of them between 0 and `least` if that can be."""
     return at_least([end - start for start, end in (share(count, rank, size) for rank in range(size))], least, most)
 
 
@@ -76,7 +77,7 @@ def at_least(sizes: Sequence[int], least: int, most: int | None = None) -> list[
 
 
 def steps(count: int, batch_size: int) -> int:
-    """Global batches in an epoch; the last one may be smaller."""
+    """Return the number of global batches in an epoch; the last one may be smaller."""
     return math.ceil(count / batch_size)
 
 
@@ -89,10 +90,10 @@ def micro_batches(
     sizes: Sequence[int] | None = None,
     least: int = LEAST,
 ) -> Iterator[MicroBatch]:
-    """The micro-batches of one global batch that `rank` of `size` computes.
+    """Yield the micro-batches of one global batch that `rank` of `size` computes.
 
     Every rank gets equally many, so that loops stay in lock-step. None is larger than `micro_batch`, nor smaller than
-    `least` where that can be. `sizes` are the samples of each rank; None: equal shares.
+    `least` if that can be. `sizes` are the samples of each rank; None: equal shares.
     """
     total = len(batch)
     sizes = shares(total, size, least) if sizes is None else at_least(sizes, least)
@@ -107,7 +108,7 @@ def micro_batches(
 def logical_batches(
     batch: np.ndarray[Any, np.dtype[np.int64]], step: int, rank: int, size: int, workers: int, least: int = LEAST
 ) -> Iterator[MicroBatch]:
-    """The shares of one global batch of those logical workers that `rank` of `size` computes, one by one."""
+    """Yield the shares of one global batch of those logical workers that `rank` of `size` computes."""
     first, behind = share(workers, rank, size)
     sizes = shares(len(batch), workers, least)
     for worker in range(first, behind):
@@ -117,7 +118,7 @@ def logical_batches(
 
 
 def evaluation(count: int, batch_size: int, rank: int, size: int) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
-    """A rank's batches of an evaluation, in order: each sample once over all ranks, none of them for company.
+    """Yield a rank's batches of an evaluation, in order: each sample once over all ranks, without padding.
 
     All ranks get the same number of batches, unless there are fewer samples than ranks.
     """
@@ -129,7 +130,7 @@ def evaluation(count: int, batch_size: int, rank: int, size: int) -> Iterator[np
 
 
 def length(data: Any) -> int:
-    """Samples in a data set: a tuple or dict of arrays of equal length, one array, or anything with a length."""
+    """Return the number of samples: of a tuple or dict of equally long arrays, one array, or anything with a length."""
     try:
         lengths = {len(column) for column in _columns(data)}
     except TypeError:
@@ -152,7 +153,7 @@ def length(data: Any) -> int:
 def take(
     data: Any, indices: np.ndarray[Any, np.dtype[np.int64]], collate: Callable[[list[Any]], Any] | None = None
 ) -> Any:
-    """The samples `indices` of a data set, in its own form: a tuple gives a tuple of arrays, a dict a dict."""
+    """Return the samples `indices` of a data set, in its own form: a tuple gives a tuple of arrays, a dict a dict."""
     if isinstance(data, tuple):
         return tuple(_rows(column, indices) for column in data)
     if isinstance(data, dict):
@@ -163,12 +164,12 @@ def take(
 
 
 def columnar(data: Any) -> bool:
-    """Whether samples are rows of arrays (or of tuples or dicts of them), not things of their own."""
+    """Return True if samples are rows of arrays (or of tuples or dicts of them), not objects of their own."""
     return isinstance(data, tuple | dict) or hasattr(data, "shape")
 
 
 def stack(samples: list[Any]) -> Any:
-    """Single samples -> arrays with a leading axis; tuples and dicts field by field."""
+    """Stack single samples into arrays with a leading axis; tuples and dicts field by field."""
     first = samples[0]
     if isinstance(first, tuple | list):
         return tuple(stack([sample[field] for sample in samples]) for field in range(len(first)))

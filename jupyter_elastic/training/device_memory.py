@@ -1,8 +1,8 @@
-"""PyTorch's tensors leave a device and come back, each object the same: models and optimizers stay valid.
+"""Moves PyTorch's tensors off a device and back, each object the same: models and optimizers stay valid.
 
 All tensors that live in this process are found, whoever holds them, and those that share memory share it afterwards
-too. What is no Python object any more can't be found: what autograd has saved for a `backward` to come, the buckets of
-`DistributedDataParallel`, CUDA graphs. Imports PyTorch only where the process has.
+too. Memory without a Python object can't be found: what autograd has saved for a later `backward`, the buckets of
+`DistributedDataParallel`, CUDA graphs. Imports PyTorch only if the process has.
 """
 
 from __future__ import annotations
@@ -14,50 +14,50 @@ from typing import Any, Protocol
 
 
 class Device(Protocol):
-    """A kind of device as far as parking needs it."""
+    """A kind of device, as parking needs it."""
 
     def holds(self, storage: Any) -> bool:
-        """Whether a `torch.UntypedStorage` is on such a device."""
+        """Return True if a `torch.UntypedStorage` is on such a device."""
         ...
 
     def to_host(self, storage: Any) -> Any:
-        """A copy of it on the host."""
+        """Return a copy of the storage on the host."""
         ...
 
     def to_device(self, storage: Any, where: Any) -> Any:
-        """A copy of a host's storage on the device that `place` has named."""
+        """Return a copy of a host's storage on the device that `place` has named."""
         ...
 
     def place(self, storage: Any) -> Any:
-        """Which device a storage is on."""
+        """Return the device of a storage."""
         ...
 
     def release(self) -> None:
-        """Give back what is cached."""
+        """Release the cached memory."""
         ...
 
     def used(self) -> int:
-        """Bytes that the process still has there, as far as they are allocations of tensors."""
+        """Return the bytes of the process on the device, as far as they are allocations of tensors."""
         ...
 
 
 class Cuda:
-    """NVIDIA's and AMD's, as PyTorch names both. Run on NVIDIA's."""
+    """GPUs of NVIDIA and AMD, as PyTorch names both. Run on NVIDIA's."""
 
     def holds(self, storage: Any) -> bool:
-        """Whether it is on a GPU."""
+        """Return True if the storage is on a GPU."""
         return bool(storage.device.type == "cuda")
 
     def place(self, storage: Any) -> Any:
-        """Its `torch.device`."""
+        """Return the storage's `torch.device`."""
         return storage.device
 
     def to_host(self, storage: Any) -> Any:
-        """A copy in host memory."""
+        """Return a copy in host memory."""
         return storage.cpu()
 
     def to_device(self, storage: Any, where: Any) -> Any:
-        """A copy on this GPU."""
+        """Return a copy on this GPU."""
         return storage.to(device=where)
 
     def release(self) -> None:
@@ -69,7 +69,7 @@ class Cuda:
         torch.cuda.empty_cache()
 
     def used(self) -> int:
-        """What the allocator has reserved."""
+        """Return the bytes that the allocator has reserved."""
         torch: Any = sys.modules["torch"]
         return int(torch.cuda.memory_reserved()) if torch.cuda.is_initialized() else 0
 
@@ -80,10 +80,10 @@ class TensorParking:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._parked: list[tuple[Any, Any, list[Any]]] = []
-        """Of each storage: its place, its copy on the host, and weak references to the tensors in it."""
+        """Each storage's device, its copy on the host, and weak references to the tensors in it."""
 
     def park(self) -> int:
-        """Bring all to the host; bytes that could not leave. Once more: what has come there since."""
+        """Move all tensors to the host; return the bytes that could not leave. A further call moves new ones."""
         if "torch" not in sys.modules:
             return 0
         self._move()
@@ -92,7 +92,7 @@ class TensorParking:
         return self._device.used()
 
     def restore(self) -> None:
-        """Bring back those that live; an error (no room there) leaves the rest parked."""
+        """Move living tensors back; after an error (no room there) the rest stays parked."""
         while self._parked:
             place, copy, references = self._parked[-1]
             tensors = [tensor for reference in references if (tensor := reference()) is not None]
@@ -127,7 +127,7 @@ class TensorParking:
 
 
 def _put(tensor: Any, storage: Any) -> None:
-    """Let the tensor be what it is in another storage."""
+    """Point the tensor to another storage, otherwise unchanged."""
     torch: Any = sys.modules["torch"]
     with torch.no_grad():
         moved = torch.empty(0, dtype=tensor.dtype, device=storage.device)

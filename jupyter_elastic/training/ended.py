@@ -1,8 +1,8 @@
-"""What became of each training of a cell, for whoever comes to it when it is over.
+"""Keeps the outcome of each training of a cell, for workers that come to the training when it is over.
 
 The trainings of a cell are told apart by their order, which is the same on all workers. When the cell has come to the
 next one, rank 0 keeps the state that the last one ended with, and what it returned or raised. A worker that runs the
-cell from its top later (a newcomer, or a job that begins anew) takes that up instead of training again.
+cell from its top later (one that joins, or any of a job that begins anew) takes that up instead of training again.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from jupyter_elastic.types.errors import EngineError
 _Result = TypeVar("_Result")
 _LENGTH = struct.Struct("<Q")
 _last: tuple[session.Session, str] | None = None
-"""On rank 0: a training of this job is over; why it can't be kept what became of it, empty when it is written down."""
+"""On rank 0: the job of a finished training, and why its outcome can't be kept; empty when it is written down."""
 
 
 def once(state: State, group: Group, train: Callable[[], _Result]) -> _Result:
-    """Call `train()`, or take up what became of it if this training of the cell is over.
+    """Call `train()`, or take up this training's outcome if it is over.
 
     Raises:
-        EngineError: It is over for the other workers, and what became of it was not kept.
+        EngineError: The training is over for the other workers, and its outcome was not kept.
     """
     job = session.current
     if job is None:
@@ -63,7 +63,7 @@ def once(state: State, group: Group, train: Callable[[], _Result]) -> _Result:
 
 
 def _write(state: State, group: Group, job: session.Session, value: Any, *, raised: bool) -> None:
-    """Write down what is kept if the cell goes on to another training. What can't be ends nothing."""
+    """Write down what is kept if the cell goes on to another training. A failure to write ends nothing."""
     global _last
     found, why = groups(), ""
     try:
@@ -82,7 +82,7 @@ def _write(state: State, group: Group, job: session.Session, value: Any, *, rais
 
 
 def _keep_last(job: session.Session) -> None:
-    """The cell has come to another training, and so has caught what the last one may have raised."""
+    """Keep the last outcome: the cell has come to another training, and has caught any error of the last."""
     global _last
     kept, _last = _last, None
     if kept is None or kept[0] is not job:
@@ -97,9 +97,9 @@ def _keep_last(job: session.Session) -> None:
 
 
 def _taken_up(state: State, job: session.Session) -> tuple[Any, bool] | None:
-    """What the present training returned or raised, and which of both; the state becomes what it was at its end.
+    """Return the value that the present training returned or raised, and True if raised; restore its final state.
 
-    None: it is not over, or was not kept.
+    None: the training is not over, or was not kept.
     """
     kept = job.finished()
     if kept is None:
@@ -117,7 +117,7 @@ def _taken_up(state: State, job: session.Session) -> tuple[Any, bool] | None:
 
 
 def _dumps(outcome: tuple[Any, bool], state: State) -> bytes:
-    """A pickle in which the state and its objects are named: a cell that is run again has made them already.
+    """Return a pickle with names for the state and its objects: a cell that is run again has made them already.
 
     The cell's classes are named too: else it could not catch an exception of theirs.
     """

@@ -1,4 +1,4 @@
-"""How samples come to where the speed is: links are measured, rank 0 plans, all carry the plan out in rounds.
+"""Moves samples to the faster workers: links are measured, rank 0 plans, and all carry the plan out in rounds.
 
 A receiver owns a sample from the moment that its bytes are there and checked, and only then does its sender give it up
 (see `local_shards`).
@@ -32,28 +32,28 @@ from jupyter_elastic.training.samples import pickled
 from jupyter_elastic.types.errors import BadRequest, ElasticError, EngineError
 
 CHUNK = 1 << 20
-"""Bytes that a worker sends another in one round, about."""
+"""Approximate bytes that a worker sends another in one round."""
 TRIES = 3
-"""How often a chunk is sent that arrives damaged."""
+"""Maximum number of times that a chunk is sent which arrives damaged."""
 PROBES = (1 << 16, 1 << 19, 1 << 22)
-"""Bytes by which a link is measured: the next size where one took less than `PROBE_S`."""
+"""Bytes by which a link is measured: the next size if one took less than `PROBE_S`."""
 PROBE_S = 0.02
 EXACT_S = 3.0
-"""What the exact solver may cost: importing it takes a second of a processor, and more on a slow host."""
+"""Seconds that the exact solver may cost: importing it takes a second of a processor, and more on a slow host."""
 GREEDY_OFF = 0.03
-"""By what part the greedy plan may be slower than the best one."""
+"""Part by which the greedy plan may be slower than the best one."""
 GAIN = 1.05
-"""A plan is carried out when what is left of the training becomes so many times as fast, the transfer counted."""
+"""Factor by which a plan must speed up the rest of the training, transfer included, to be carried out."""
 WATCHED = 3
-"""After so many rounds a transfer is compared with its plan."""
+"""Number of rounds after which a transfer is compared with its plan."""
 MOST_SAID = 16
-"""So many hosts are named when a plan is said."""
+"""Maximum number of hosts that are named when a plan is printed."""
 MEASURED = "measured.json"
-"""The file of the user's state folder in which speeds and bandwidths are remembered."""
+"""File of the user's state folder in which speeds and bandwidths are remembered."""
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """What rank 0 has planned."""
+    """The plan of rank 0, or why there is none."""
 
     plan: Plan | None = None
     problem: str = ""
@@ -64,7 +64,7 @@ _ANSWER = msgspec.msgpack.Decoder(_Answer)
 
 
 def measured_bandwidth(group: Group) -> tuple[tuple[float, ...], ...]:
-    """Bytes/s from each member to each other, by short transfers over links that have no member in common."""
+    """Return bytes/s from each member to each other, by short transfers over links that have no member in common."""
     rank, size = group.rank(), group.size()
     empty = min(max(_seconds(group, [b""] * size)) for _ in range(3))
     found = [[0.0] * size for _ in range(size)]
@@ -83,7 +83,7 @@ def measured_bandwidth(group: Group) -> tuple[tuple[float, ...], ...]:
 
 
 def pairings(size: int) -> list[list[tuple[int, int]]]:
-    """All links between so many members, as (sender, receiver), in groups in which each member is at most once."""
+    """Return all links between `size` members, as (sender, receiver), in groups with each member at most once."""
     members = list(range(size)) + [-1] * (size % 2)
     found = []
     for _ in range(len(members) - 1):
@@ -95,7 +95,7 @@ def pairings(size: int) -> list[list[tuple[int, int]]]:
 
 
 def _seconds(group: Group, parts: list[bytes]) -> list[float]:
-    """How long an exchange takes for each member."""
+    """Return the seconds that an exchange takes for each member."""
     ready = np.zeros(1)
     collective(lambda: group.total(ready))
     began = pace.clock()
@@ -110,7 +110,7 @@ def _floats(group: Group, mine: float) -> list[float]:
 
 
 class _Remembered(msgspec.Struct, frozen=True):
-    """What rank 0 knows of the members from earlier trainings."""
+    """Figures of the members from earlier trainings, as rank 0 remembers them."""
 
     speeds: tuple[float, ...] | None = None
     links: tuple[tuple[float, ...], ...] | None = None
@@ -120,7 +120,7 @@ _REMEMBERED = msgspec.msgpack.Decoder(_Remembered)
 
 
 def recalled(shard: LocalShard, group: Group) -> tuple[float, ...] | None:
-    """The members' speeds in samples/s as rank 0 remembers them; None unless all are known. Its links count too."""
+    """Return the members' speeds in samples/s as rank 0 remembers them; None unless all are known. Links count too."""
     mine = _Remembered()
     if group.rank() == 0:
         kept, now = _memory(), time.time()
@@ -169,18 +169,18 @@ def rebalance(
     wanted: Callable[[], bool],
     overhead_s: float = 0.0,
 ) -> bool:
-    """Plan where the samples should lie for what is left of the training, and move them if that pays.
+    """Plan where the samples should lie for the rest of the training, and move them if that pays.
 
     Args:
         shard: This worker's.
-        group: Of more than one member, all of which call this.
+        group: A group of more than one member, all of which call this.
         speeds: Samples/s of each, as measured.
-        epochs: That are left, the present one among them.
-        wanted: Whether this worker knows of a change of the group, for which a transfer ends early.
+        epochs: Remaining epochs, including the present one.
+        wanted: Returns True if this worker knows of a change of the group, for which a transfer ends early.
         overhead_s: Seconds that an epoch takes besides computing, as measured.
 
     Returns:
-        Whether any sample moved; the same on all members.
+        True if any sample moved; the same on all members.
     """
     moved = False
     while True:
@@ -215,7 +215,7 @@ def rebalance(
 
 
 def _agreed(group: Group, make: Callable[[], Plan]) -> Plan | None:
-    """The plan that rank 0 makes; None, and a warning, when there can be none."""
+    """Return the plan that rank 0 makes; None, and a warning, when there can be none."""
     mine = _Answer()
     if group.rank() == 0:
         try:
@@ -231,7 +231,7 @@ def _agreed(group: Group, make: Callable[[], Plan]) -> Plan | None:
 def _corrected(
     links: tuple[tuple[float, ...], ...], used: Collection[tuple[int, int]], slower: float
 ) -> tuple[tuple[float, ...], ...]:
-    """The bandwidths when those that were used have turned out to be so many times as slow."""
+    """Return the bandwidths after the used links have turned out to be slower by the factor `slower`."""
     return tuple(
         tuple(value / slower if (sender, receiver) in used else value for receiver, value in enumerate(row))
         for sender, row in enumerate(links)
@@ -241,9 +241,9 @@ def _corrected(
 def said(
     plan: Plan, names: Sequence[str], held: Sequence[int], speeds: Sequence[float], waited: Sequence[float]
 ) -> str:
-    """A plan for a person: what moves and why, and of each host what it holds, its speed and how much it has waited.
+    """Describe a plan for a person: the moves and why, and each host's samples, speed and time spent waiting.
 
-    `waited` are shares of the time, 0 to 1; empty when nobody has measured them.
+    `waited` are shares of the time, 0 to 1; empty if unmeasured.
     """
     lines = [f"balance: {plan.why}"]
     for number, (name, samples, speed) in enumerate(zip(names, held, speeds, strict=True)):
@@ -266,7 +266,7 @@ def planned(
     solver: str,
     overhead_s: float = 0.0,
 ) -> Plan:
-    """The plan for what the members hold now. All wait for it, so `auto` is `greedy` where that can lose little."""
+    """Return the plan for the members' present samples. All wait, so `auto` is `greedy` if that can lose little."""
     hosts = []
     for name, one, count, speed in zip(holders(declared), declared, held, speeds, strict=True):
         storage = None if one.storage is None else max(one.storage, count)
@@ -289,14 +289,13 @@ def transfer(
 ) -> tuple[float, bool]:
     """Carry out a plan in rounds, in each of which every pair moves the same part of what it has to move.
 
-    Where that is more than a message may hold, as with samples of different sizes, there are more rounds. A round is
-    the most that is on its way: nobody sends before all have taken in what they were sent. Ends early, with every
-    sample at one of the two, when a member knows of a change of the group, or when it takes longer than expected by
-    more than `DRIFT`: then the rest is worth another plan.
+    If that is more than a message may hold, as with samples of different sizes, there are more rounds. At most one
+    round is under way: no member sends before all have taken in what they were sent. Ends early, with every sample at
+    one of the two, when a member knows of a change of the group, or when it takes longer than expected by more than
+    `DRIFT`: then the rest is worth another plan.
 
     Returns:
-        How many times as long as `expected_s` it takes, 1 where that can't be told; and whether nothing is left to
-        plan.
+        The time as a multiple of `expected_s`, 1 if unknown; and True if nothing is left to plan.
     """
     rank = group.rank()
     rounds = max(1, *(math.ceil(samples * sample_bytes / CHUNK) for samples in amounts.values()))
@@ -327,21 +326,21 @@ def transfer(
 
 @dataclass
 class _Done:
-    """What has come of a round."""
+    """The result of a round."""
 
     sent: dict[int, int]
-    """How many samples this worker has given up, by receiver."""
+    """Number of samples that this worker has given up, by receiver."""
     damaged: bool
-    """Whether a message arrived damaged, at whichever worker."""
+    """True if a message arrived damaged, at any worker."""
     left: bool
-    """Whether a message could not hold all that its sender had for it."""
+    """True if a message could not hold all that its sender had for it."""
     change: bool
-    """Whether the group is to change."""
+    """True if the group is to change."""
     took_s: float
 
 
 def _round(shard: LocalShard, group: Group, parts: dict[int, list[SampleId]], wanted: Callable[[], bool]) -> _Done:
-    """Send each member its part, or as much of it as a message holds, and give up what has come through."""
+    """Send each member its part, or as much of it as a message holds, and give up what has arrived."""
     rank, size = group.rank(), group.size()
     began = pace.clock()
     packed = [shard.pack(parts.get(to, [])) for to in range(size)]

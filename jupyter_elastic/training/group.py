@@ -20,7 +20,7 @@ class MembershipChanged(BaseException):
 
 
 class Overtaken(BaseException):
-    """The other members are through with this training already. No `Exception`, as above."""
+    """The other members have finished this training. No `Exception`, as above."""
 
 
 class Group(Protocol):
@@ -31,25 +31,25 @@ class Group(Protocol):
 
     @property
     def elastic(self) -> bool:
-        """Whether its members can change."""
+        """True if the members can change."""
         ...
 
     @property
     def shards(self) -> bool:
-        """Whether it is torch.distributed's own group, over which a model can be sharded."""
+        """True for torch.distributed's own group, over which a model can be sharded."""
         ...
 
     @property
     def provisional(self) -> bool:
-        """Whether this worker is a newcomer in a world of its own still; rank and size are those it is promised."""
+        """True while this worker is in a world of its own, before it joins; rank and size are the reserved ones."""
         ...
 
     def join(self) -> None:
-        """Become a member, or a provisional one; returns when the group stands. Nothing to do for a member."""
+        """Become a member, or a provisional one; return when the group stands. Does nothing for a member."""
         ...
 
     def enter(self) -> None:
-        """The training begins: a provisional member joins the others, and stays one where they are past it."""
+        """Begin the training: a provisional member joins the others, and stays provisional if they are past it."""
         ...
 
     def leave(self) -> None:
@@ -57,70 +57,70 @@ class Group(Protocol):
         ...
 
     def synced(self) -> None:
-        """This worker has the state of the training now: whoever joins can take it from here."""
+        """Record that this worker has the state of the training now: joining workers can take the state from it."""
         ...
 
     def lost(self) -> None:
-        """A member is gone, and this one is about to leave: no other may go on waiting for it."""
+        """Record that a member is gone, and this one is about to leave: no other may go on waiting for it."""
         ...
 
     def require_whole(self) -> None:
         """Raise `PeerLost` if a member is gone: collectives on GPUs go on beside the process, and have raised nothing.
 
-        What they gave by then may be worth nothing, so it is asked before a commit is kept.
+        Their results may be worthless, so `commit` calls this before it keeps a commit.
         """
         ...
 
     def change_wanted(self) -> bool:
-        """Whether this worker was told that the members are to change."""
+        """Return True if this worker was told that the members are to change."""
         ...
 
     def rank(self) -> int:
-        """This worker's number, from 0."""
+        """Return this worker's rank, from 0."""
         ...
 
     def size(self) -> int:
-        """Members."""
+        """Return the number of members."""
         ...
 
     def broadcast(self, data: bytes) -> bytes:
-        """Rank 0's `data`, everywhere."""
+        """Return rank 0's `data` on every member."""
         ...
 
     def total(self, values: Array) -> Array:
-        """The sum over all members of an array on the host, of any shape; all give the same shape and type."""
+        """Return the sum over all members of an array on the host, of any shape; all pass the same shape and type."""
         ...
 
     def allreduce(self, tensors: Sequence[Any], *, name: str, mean: bool = False) -> list[Any]:
-        """Each tensor's sum (or mean) over all members; may overwrite them.
+        """Return each tensor's sum (or mean) over all members; may overwrite them.
 
-        They are dense tensors of the framework for which the group was made, of the same shapes and types on all
-        members, on whatever device. `name` is the same on all members and differs between calls that can overlap.
+        The tensors are dense, of the framework for which the group was made, of the same shapes and types on all
+        members, on any device. `name` is the same on all members and differs between calls that can overlap.
         """
         ...
 
     def exchange(self, parts: Sequence[bytes]) -> list[bytes]:
-        """Send `parts[i]` to rank i; what each rank has sent here. All members call it, most with empty parts."""
+        """Send `parts[i]` to rank i; return each rank's part for this one. All members call it, mostly without data."""
         ...
 
     def wrap(self, model: Any, **options: Any) -> Any:
-        """The model, or one that calls it and adds its gradients up during `backward` (see `training.wrap`)."""
+        """Return the model, or one that calls it and adds its gradients up during `backward` (see `training.wrap`)."""
         ...
 
 
 class Groups(Protocol):
-    """What an engine offers to `training` in a worker."""
+    """An engine's groups for `training` in a worker."""
 
     def group(self, framework: str | None) -> Group:
-        """The group by a framework's tensors: `torch`, `tensorflow`, or None for whichever is there."""
+        """Return the group for a framework's tensors: `torch`, `tensorflow`, or None for any."""
         ...
 
     def formed(self) -> Group | None:
-        """The group that the cell has formed itself, by the engine's own functions; None where there is none."""
+        """Return the group that the cell has formed itself, by the engine's own functions; None if there is none."""
         ...
 
     def peer_lost(self, error: BaseException) -> PeerLost | None:
-        """The error to raise instead when a collective failed with `error` because a member is gone; else None."""
+        """Return the error to raise instead if a collective failed with `error` because a member is gone; else None."""
         ...
 
 
@@ -132,58 +132,58 @@ class SingleProcess:
     provisional = False
 
     def join(self) -> None:
-        """Nobody to wait for."""
+        """Do nothing: there is no member to wait for."""
 
     def enter(self) -> None:
-        """Nobody to join."""
+        """Do nothing: there is no member to join."""
 
     def leave(self) -> None:
-        """Nothing to leave."""
+        """Do nothing: there is no group to leave."""
 
     def synced(self) -> None:
-        """Nobody joins."""
+        """Do nothing: no worker joins."""
 
     def lost(self) -> None:
-        """Nobody waits."""
+        """Do nothing: no worker waits."""
 
     def require_whole(self) -> None:
-        """Nobody can be lost."""
+        """Do nothing: no member can be lost."""
 
     def change_wanted(self) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
     def rank(self) -> int:
-        """Always 0."""
+        """Return 0."""
         return 0
 
     def size(self) -> int:
-        """Always 1."""
+        """Return 1."""
         return 1
 
     def broadcast(self, data: bytes) -> bytes:
-        """`data` itself."""
+        """Return `data` itself."""
         return data
 
     def total(self, values: Array) -> Array:
-        """`values` itself."""
+        """Return `values` itself."""
         return values
 
     def allreduce(self, tensors: Sequence[Any], *, name: str, mean: bool = False) -> list[Any]:  # noqa: ARG002
-        """The tensors themselves."""
+        """Return the tensors themselves."""
         return list(tensors)
 
     def exchange(self, parts: Sequence[bytes]) -> list[bytes]:
-        """`parts` themselves."""
+        """Return `parts` themselves."""
         return list(parts)
 
     def wrap(self, model: Any, **options: Any) -> Any:  # noqa: ARG002
-        """The model itself."""
+        """Return the model itself."""
         return model
 
 
 def translated(call: Callable[[], _Result], peer_lost: Callable[[BaseException], PeerLost | None]) -> _Result:
-    """Call, and raise `PeerLost` for any error that says that a member is gone."""
+    """Call, and raise `PeerLost` for any error that means a lost member."""
     try:
         return call()
     except Exception as error:

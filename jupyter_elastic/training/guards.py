@@ -1,4 +1,4 @@
-"""Keras' `fit` would train a model on each worker without a word: it is joined, or refused with the way out.
+"""Joins or refuses Keras' `fit`, which would silently train a model on each worker.
 
 The worker calls `install()` before it runs a cell. Imports no framework: a Keras that isn't loaded yet is guarded when
 the cell loads it.

@@ -1,7 +1,7 @@
 """Keras in a cell: `distributed` for `model.fit`, `train_step` for a loop of one's own, and Keras' parts of a state.
 
-Keras 3 on any backend and legacy tf-keras. Imports no framework: what belongs to one is in `keras_gradients` and
-`tensorflow` (TensorFlow), and in `torch`.
+Keras 3 on any backend and legacy tf-keras. Imports no framework: `keras_gradients` and `tensorflow` are for TensorFlow,
+`torch` is for PyTorch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["apart", "distributed", "train_step"]
 
 
 def train_step(model: Any, optimizer: Any, loss: Any) -> TrainStep:
-    """A step for a loop of one's own: `for x, y in training.batches(...): loss = step(x, y)`.
+    """Return a step for a loop of one's own: `for x, y in training.batches(...): loss = step(x, y)`.
 
     It takes the mean of the gradients over the whole batch, on all workers, and is traced once for every number of
     workers.
@@ -86,7 +86,7 @@ class _Variables:
 
 
 def tracked(value: Any) -> Tracked | None:
-    """The part of a state that a Keras object is, or None."""
+    """Return the part of a state that a Keras object is, or None."""
     gradients = _gradients()
     if gradients is not None and isinstance(value, gradients.TrainStep):
         raise BadRequest("Keep the train step outside of training.State; its model and optimizer belong into it.")
@@ -125,5 +125,5 @@ def complete(parts: list[Tracked]) -> None:
 
 
 def _gradients() -> Any:
-    """Our file for TensorFlow's gradients, if it was needed yet."""
+    """Return our module for TensorFlow's gradients, if it is loaded."""
     return sys.modules.get("jupyter_elastic.training.keras_gradients")

@@ -1,9 +1,9 @@
-"""Keras' `fit` over several workers: an optimizer that steps with the mean of all gradients, and what else it takes.
+"""Keras' `fit` over several workers: an optimizer that steps with the mean of all gradients, and all that this needs.
 
 `model.fit` computes and applies gradients within one traced step. An optimizer given to `distributed` averages them
 over the group right there, before it applies them; `fit` begins with rank 0's weights on all workers and judges epochs
-by figures that are the same on all. A `fit` of several workers that nothing joins is refused (`guards` puts ours in the
-place of Keras' `fit` and `train_on_batch`). Imports no framework.
+by figures that are the same on all. A `fit` of several workers that nothing joins is refused (`guards` replaces Keras'
+`fit` and `train_on_batch` by ours). Imports no framework.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ from jupyter_elastic.types.errors import BadRequest, EngineError
 BACKENDS = ("tensorflow", "torch")
 """Backends of Keras 3 whose steps can be averaged; JAX's is compiled as a whole, without a way to a group."""
 OURS_IN_A_STEP = frozenset({"DistributedGradientTape", "allreduce", "grouped_allreduce"})
-"""Names by which a model's own `train_step` says that it averages by itself."""
+"""Names by which a model's own `train_step` shows that it averages by itself."""
 UNBUILT = (
     "This Keras model has no weights yet, so the workers could not start from the same ones. Begin it with "
     "keras.Input(...), or call model.build(input_shape), before training.State(model=model) and before fit."
 )
 
 _averaging: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-"""Optimizers that average, with their numbers, which are the same on all workers that run the same cell. Not how many
-there are: they are forgotten when Python finds time for it, on each worker another."""
+"""Optimizers that average, with their numbers: the same on all workers that run the same cell. Not the count of
+the present ones: Python forgets them when it finds time for it, on each worker another.
+"""
 _numbers = itertools.count()
 _settled: weakref.WeakSet[Any] = weakref.WeakSet()
 """Models whose traced step knows that its optimizer averages."""
@@ -57,8 +58,8 @@ def distributed(optimizer: Any) -> Any:
 
     Keras 3 on TensorFlow and on torch, and legacy tf-keras. `fit` begins with rank 0's weights everywhere; the figures
     of an epoch (`History`, early stopping, learning rates) are means over the workers. Data are the workers' own: see
-    `training.shard`. The mean is over workers, so it is the global batch's exact one where all have equally large
-    batches. Outside of a job of several workers it changes nothing. The job keeps its number of workers, except within
+    `training.shard`. The mean is over workers, so it is the global batch's exact one if all have equally large batches.
+    Outside of a job of several workers it changes nothing. The job keeps its number of workers, except within
     `training.run`, where it changes between two `fit`s.
 
     Args:
@@ -100,7 +101,7 @@ def distributed(optimizer: Any) -> Any:
 
 
 def apart() -> None:
-    """Say that from here on each worker's `fit` trains a model of its own: a search over parameters, an ensemble."""
+    """Declare that from here on each worker's `fit` trains its own model: a search over parameters, an ensemble."""
     context.apart = True
 
 
@@ -108,7 +109,7 @@ def apart() -> None:
 
 
 def kinds(name: str) -> tuple[Any, ...]:
-    """The classes `name` ("Model", "optimizers.Optimizer") of the Keras versions that are in use here."""
+    """Return the classes `name` ("Model", "optimizers.Optimizer") of the Keras versions that are in use here."""
     found = []
     for module in ("keras", "tf_keras"):
         value: Any = sys.modules.get(module)
@@ -120,17 +121,17 @@ def kinds(name: str) -> tuple[Any, ...]:
 
 
 def is_optimizer(value: Any) -> bool:
-    """Whether it is an optimizer of any Keras."""
+    """Return True for an optimizer of any Keras."""
     return isinstance(value, (*kinds("optimizers.Optimizer"), *kinds("optimizers.legacy.Optimizer")))
 
 
 def averages(optimizer: Any) -> bool:
-    """Whether an optimizer averages by itself: ours, or Horovod's own (legacy Keras)."""
+    """Return True if an optimizer averages by itself: ours, or Horovod's own (legacy Keras)."""
     return optimizer in _averaging or hasattr(optimizer, "_allreduce_grads")
 
 
 def backend_of(value: Any) -> str:
-    """What a model or an optimizer computes with: `tensorflow`, `torch`, `jax`, ..."""
+    """Return the backend of a model or an optimizer: `tensorflow`, `torch`, `jax`, ..."""
     keras = sys.modules.get("keras")
     of_keras_3 = any(kind.__module__.split(".", 1)[0] == "keras" for kind in type(value).__mro__)
     if keras is None or not of_keras_3 or not version_of(keras):
@@ -139,13 +140,13 @@ def backend_of(value: Any) -> str:
 
 
 def version_of(keras: Any) -> str:
-    """A Keras module's version if it is 3 or later, else nothing."""
+    """Return a Keras module's version if it is 3 or later, else an empty text."""
     version = str(getattr(keras, "__version__", getattr(getattr(keras, "version", None), "__version__", "")))
     return version if version and int(version.split(".", 1)[0]) >= 3 else ""
 
 
 def variables_of(value: Any) -> list[Any]:
-    """All variables of a model or an optimizer; legacy optimizers have a method for it."""
+    """Return all variables of a model or an optimizer; legacy optimizers have a method for it."""
     found = value.variables
     return list(found() if callable(found) else found)
 
@@ -157,7 +158,7 @@ def build(optimizer: Any, model: Any) -> None:
 
 
 def _keras_of(model: Any) -> Any:
-    """The Keras module that a model is of."""
+    """Return the Keras module of a model."""
     return sys.modules["keras" if isinstance(model, getattr(sys.modules.get("keras"), "Model", ())) else "tf_keras"]
 
 
@@ -174,7 +175,7 @@ def _require(backend: str) -> None:
 
 
 def _put_in(optimizer: Any, backend: str) -> None:
-    """Stand before the optimizer's own `apply` (`apply_gradients` in legacy Keras)."""
+    """Replace the optimizer's own `apply` (`apply_gradients` in legacy Keras) by one that averages first."""
     name = "apply" if hasattr(optimizer, "apply") else "apply_gradients"
     own = getattr(optimizer, name)
     dense: Callable[[Any], Any]
@@ -184,7 +185,7 @@ def _put_in(optimizer: Any, backend: str) -> None:
         from jupyter_elastic.training.tensorflow import dense
 
     def averaged(gradients: list[Any]) -> list[Any]:
-        """The mean over the group; None stays None. Within a traced step or outside of one."""
+        """Return the mean over the group; None stays None. Within a traced step or outside of one."""
         given = [dense(gradient) for gradient in gradients if gradient is not None]
         means = iter(choose(backend).allreduce(given, name=f"elastic.fit.{_averaging[optimizer]}", mean=True))
         return [None if gradient is None else next(means) for gradient in gradients]
@@ -210,7 +211,7 @@ def _put_in(optimizer: Any, backend: str) -> None:
 
 
 def put_into(keras: types.ModuleType) -> None:
-    """Let every `fit` and `train_on_batch` of this Keras come by here first."""
+    """Replace every `fit` and `train_on_batch` of this Keras by ours."""
     model = keras.Model
     if getattr(model.fit, "guarded", False):
         return
@@ -262,7 +263,7 @@ def _train_on_batch(own: Callable[..., Any], model: Any, args: tuple[Any, ...], 
 
 
 def _joined(model: Any) -> bool:
-    """Whether this model's step averages over the group by our optimizer; refuses what would train apart."""
+    """Return True if our optimizer averages this model's step over the group; refuse independent models."""
     optimizers = list(_optimizers(model))
     if any(optimizer in _averaging for optimizer in optimizers):
         return groups() is not None
@@ -279,7 +280,7 @@ def _joined(model: Any) -> bool:
 
 
 def refusal(count: int) -> str:
-    """Why a plain `fit` is refused, and the two lines that it needs."""
+    """Return why a plain `fit` is refused, and the two lines that it needs."""
     return (
         f"model.fit would train {count} models here, each worker its own, without any error. Two lines make it train "
         "one model on all of them:\n\n"
@@ -301,7 +302,7 @@ def _warn(model: str) -> None:
 
 
 def _optimizers(model: Any) -> Iterable[Any]:
-    """A model may have several (two that train against each other), and one may be wrapped in another."""
+    """Yield the model's optimizers: it may have several (adversarial models), and one may be wrapped in another."""
     for value in list(vars(model).values()):
         if is_optimizer(value):
             yield value
@@ -311,19 +312,19 @@ def _optimizers(model: Any) -> Iterable[Any]:
 
 
 def _of_many_workers(model: Any) -> bool:
-    """Whether the model was made under a strategy of TensorFlow's that joins workers by itself."""
+    """Return True if the model was made under a strategy of TensorFlow's that joins workers by itself."""
     strategy = type(getattr(model, "distribute_strategy", None)).__name__
     return strategy.startswith(("CollectiveAllReduce", "MultiWorker", "ParameterServer"))
 
 
 def _averages_in_its_step(model: Any) -> bool:
-    """Whether the model has a `train_step` of its own that uses Horovod."""
+    """Return True if the model has a `train_step` of its own that uses Horovod."""
     step = getattr(type(model), "train_step", None)
     return step is not None and bool(OURS_IN_A_STEP & set(getattr(step, "__code__", _no_code).co_names))
 
 
 def _settle(model: Any) -> Group:
-    """Make the model's traced step one that can average."""
+    """Make the model's traced step one that can average, and return the group."""
     optimizer = getattr(model, "optimizer", None)
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None and inner in _averaging and optimizer not in _averaging:
@@ -347,7 +348,7 @@ def _settle(model: Any) -> Group:
 
 
 def _of_all(group: Group, number: float) -> Any:
-    """Each rank's number."""
+    """Return each rank's number."""
     numbers = np.zeros(group.size())
     numbers[group.rank()] = number
     return group.total(numbers)
@@ -363,9 +364,9 @@ def _require_same(counts: Any) -> None:
 
 
 class _CommonEnd:
-    """On torch, data of unknown length end an epoch for all workers with the first whose data end: they ask each step.
+    """Ends an epoch of unknown length (torch) for all workers with the first whose data end: they ask in each step.
 
-    Keras reads some batches before the training begins, not equally many on all: for those nobody asks. TensorFlow's
+    Keras reads some batches before the training begins, not equally many on all: for those no worker asks. TensorFlow's
     pipelines have threads of their own, in which no collective may wait: there such data are refused.
     """
 
@@ -373,10 +374,10 @@ class _CommonEnd:
         self._group = group
         self.asked = self.begun = self._said = False
         self.batches = 0
-        """Of this epoch, so far."""
+        """Batches of this epoch, so far."""
 
     def agree(self, given: dict[str, Any], *, keras_3: bool, asks: bool) -> None:
-        """Require equal lengths; or, if the workers can ask, put data that do in the place of `fit`'s own."""
+        """Require equal lengths; or, if the workers can ask, replace `fit`'s data by data that do."""
         data, steps, length = given["x"], given["steps_per_epoch"], 0
         endless = hasattr(data, "cardinality") and int(data.cardinality()) == -1  # TensorFlow's way to say so
         if not endless and ((steps and keras_3) or not _has_length(data)):
@@ -401,7 +402,7 @@ class _CommonEnd:
         self._over(ended=True)
 
     def _over(self, *, ended: bool) -> bool:
-        """Whether somebody's data have ended; `ended`: whether mine have."""
+        """Return True if any worker's data have ended; `ended`: this worker's have."""
         if not self.begun:
             return ended
         who = np.flatnonzero(_of_all(self._group, float(ended)))
@@ -460,7 +461,7 @@ def _means(logs: dict[str, Any], group: Group) -> None:
 
 
 def _same_statistics(model: Any, group: Group) -> None:
-    """Average what layers gather for themselves (BatchNormalization's means and variances)."""
+    """Average the statistics that layers gather (BatchNormalization's means and variances)."""
     variables = [v for v in model.non_trainable_weights if np.issubdtype(v.numpy().dtype, np.floating)]
     if not variables:
         return
@@ -472,10 +473,10 @@ def _same_statistics(model: Any, group: Group) -> None:
 
 
 def _callbacks(kind: Any, group: Group, end: _CommonEnd) -> tuple[Any, Any]:
-    """What goes before a cell's own callbacks, and behind them."""
+    """Return the callbacks that run before and after a cell's own ones."""
 
     class First(kind):
-        """The same beginning, the same figures."""
+        """Makes all workers begin with the same weights, and end each epoch with the same figures."""
 
         def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
             _begin(self.model, group, 0 if end.asked else self.params.get("steps"))
@@ -495,7 +496,7 @@ def _callbacks(kind: Any, group: Group, end: _CommonEnd) -> tuple[Any, Any]:
             report(**{name: value for name, value in {**logs, **where}.items() if value is not None})
 
     class Last(kind):
-        """All stop, or none."""
+        """Stops all workers, or none."""
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
             if group.size() > 1:

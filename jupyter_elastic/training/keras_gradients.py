@@ -56,7 +56,7 @@ class Reducer:
         context.reducers += 1
 
     def take(self, gradients: list[Any]) -> list[Any] | None:
-        """Take a micro-batch's weighted gradients; the global ones when it is the batch's last piece."""
+        """Take a micro-batch's weighted gradients; return the global ones when it is the batch's last piece."""
         if self._kept is not None:
             gradients = [_sum(kept, gradient) for kept, gradient in zip(self._kept, gradients, strict=True)]
         if not context.last_micro_batch:
@@ -67,7 +67,7 @@ class Reducer:
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[None]:
-        """Within, the optimizer applies what it is given: it is the global gradient already."""
+        """Let the optimizer apply the gradients of this block as they are: they are the global ones already."""
         self._open = True
         try:
             yield
@@ -120,7 +120,7 @@ _OUTSIDE = (
 
 
 def reducer_of(optimizer: Any) -> Reducer | None:
-    """The optimizer's one reducer; None for one that averages by itself."""
+    """Return the optimizer's one reducer; None for an optimizer that averages by itself."""
     if averages(optimizer):
         return None
     return _reducers.get(optimizer) or _reducers.setdefault(optimizer, Reducer(optimizer))
@@ -162,7 +162,7 @@ class TrainStep:
         _steps.add(self)
 
     def __call__(self, x: Any, y: Any) -> Any:
-        """Train on one micro-batch; its mean loss."""
+        """Train on one micro-batch; return its mean loss."""
         if context.group is None and groups() is not None:
             raise EngineError(_OUTSIDE.format("train step"))
         x, y = _tensors(x), _tensors(y)
@@ -191,7 +191,7 @@ _SCALAR = tf.TensorSpec([], tf.float32)
 
 
 def _summed(group: Group, gradients: list[Any], *, change: bool) -> tuple[list[Any], bool]:
-    """The sum over the group, where None stays None; the last number says whether anybody wants a change."""
+    """Return the sum over the group, where None stays None, and True if any member wants a change."""
     given = [gradient for gradient in gradients if gradient is not None]
     *sums, flag = group.allreduce([*given, tf.constant([float(change)])], name="elastic")
     rest = iter(sums)
@@ -212,5 +212,5 @@ def _free(value: Any) -> Any:
 
 
 def raw(variable: Any) -> Any:
-    """TensorFlow's variable within one of Keras 3's, or itself."""
+    """Return TensorFlow's variable within one of Keras 3's, or the variable itself."""
     return variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)

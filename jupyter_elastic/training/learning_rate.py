@@ -1,8 +1,8 @@
-"""The learning rate for a batch that is larger, or smaller, than the one that it was chosen for. Pure.
+"""Scales the learning rate to a batch that is larger, or smaller, than the one that the rate was chosen for. Pure.
 
 `linear`: as many times the rate as the batch is larger, approached over some steps (Goyal et al., 2017). `adascale`:
 the rate times the gain, by which a step on the larger batch goes farther at the gradient noise that was measured
-(Johnson et al., AdaScale SGD, ICML 2020): from 1, where the noise is nothing, to the linear rule, where it is all.
+(Johnson et al., AdaScale SGD, ICML 2020): from 1 without noise to the linear rule if all is noise.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def scaled_rate(
     warmup_steps: int = 0,
     previous_batch: int | None = None,
 ) -> float:
-    """The learning rate for `batch`, where `rate` is right for `base_batch`.
+    """Return the learning rate for `batch`, if `rate` is right for `base_batch`.
 
         for parameters in optimizer.param_groups:
             parameters["lr"] = training.scaled_rate(0.1, batch=state.batch, base_batch=64)
 
-    With `warmup_steps` the rate goes evenly from what it was before the batch changed to what it is to be.
+    With `warmup_steps` the rate goes evenly from its value before the batch changed to its new one.
 
     Args:
         rate: The learning rate at `base_batch`.
@@ -50,7 +50,7 @@ def scaled_rate(
         The learning rate for the next step.
 
     Raises:
-        BadRequest: A size, rate, rule or noise is none.
+        BadRequest: A size, rate, rule or noise is invalid.
     """
     target = rate * gain(batch, base_batch, rule, noise_scale)
     if not (isinstance(rate, int | float) and math.isfinite(rate) and rate >= 0):
@@ -66,19 +66,19 @@ def scaled_rate(
 
 
 def noise_scale(gradients: Any, samples: int = 1) -> float:
-    """The gradient noise scale, for the rule `adascale`: the batch, in samples, at which noise and signal are equal.
+    """Return the gradient noise scale, for the rule `adascale`: the batch (in samples) with as much noise as signal.
 
     With PyTorch, `torch.func.vmap(torch.func.grad(...))` gives the gradient of each sample; a loop over small batches
     does as well. Some hundred rows are enough, of one worker: all have the same model.
 
     Args:
-        gradients: What can be made a NumPy array of shape (rows, parameters): each row a gradient of the mean loss
-            over other samples, at the same weights, all parameters one after the other.
+        gradients: A NumPy array of shape (rows, parameters), or its like: each row a gradient of the mean loss over
+            other samples, at the same weights, all parameters one after the other.
         samples: Samples of each row.
 
     Returns:
         The trace of the covariance of the samples' gradients over the squared norm of their mean, both without bias
-        (McCandlish et al., An Empirical Model of Large-Batch Training, 2018, appendix A.1); infinite where no signal
+        (McCandlish et al., An Empirical Model of Large-Batch Training, 2018, appendix A.1); infinite if no signal
         can be told from the noise.
 
     Raises:
@@ -99,7 +99,7 @@ def noise_scale(gradients: Any, samples: int = 1) -> float:
 
 
 def gain(batch: int, base_batch: int, rule: str = "linear", noise_scale: float | None = None) -> float:
-    """By how much the rate is larger at `batch` than at `base_batch`; BadRequest as in `scaled_rate`."""
+    """Return the factor of the rate at `batch` over that at `base_batch`; BadRequest as in `scaled_rate`."""
     for name, samples in (("batch", batch), ("base_batch", base_batch)):
         if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
             raise BadRequest(f"{name} must be a whole number of samples, at least 1, not {samples!r}.")

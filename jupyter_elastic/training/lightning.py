@@ -1,7 +1,7 @@
-"""Lightning's `Trainer` and `Fabric` train on one device unless told otherwise: in a job of several, apart. Refused.
+"""Refuses Lightning's `Trainer` and `Fabric` on one device in a job of several: each worker would train its own model.
 
-On CPUs that is their default under torchrun too; with the job's GPUs in sight they choose DDP by themselves. Imports
-no Lightning: it is guarded when the cell loads it.
+On CPUs one device is their default under torchrun too; if they see the job's GPUs they choose DDP by themselves.
+Imports no Lightning: it is guarded when the cell loads it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""`training.shard(local, balance=...)`: workers that hold data of their own, and the samples that move between them.
+"""Data that workers hold themselves, and the samples that move between them: `training.shard(local, balance=...)`.
 
-A sample is known by the worker that it came from and its number there. It is one worker's at a time: the receiver's
-from the moment that its bytes are there and checked, and its sender only then gives it up. What a worker has sent it
-can still read, so it takes back what the receiver's death has left without an owner. Whatever a change of the group
-leaves behind (a sample that two workers hold, or none), all members settle when the next group begins to train.
+A sample is known by the worker that it came from and its number there. It has one holder at a time: the receiver from
+the moment that its bytes are there and checked, and only then does the sender give it up. A worker can still read the
+samples that it has sent, so it takes back those that a receiver's death has left without a holder. If a change of the
+group leaves a sample with two holders, or none, all members settle that when the next group begins to train.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from jupyter_elastic.training.samples import fingerprint, pickled
 from jupyter_elastic.types.errors import BadRequest
 
 MOST_BYTES = 64 << 20
-"""The most bytes of one message."""
+"""Maximum bytes of one message."""
 SHOWN_S = 2.0
-"""How often the table of hosts is renewed while nothing moves, in seconds."""
+"""Seconds between two updates of the table of hosts while nothing moves."""
 _DIGEST = 16
 SampleId = tuple[str, int]
 """The worker that a sample came from, and its number there."""
 
 
 class Declaration(msgspec.Struct, frozen=True):
-    """What a worker tells the others of its samples when a group begins to train."""
+    """A worker's samples, as it declares them to the others when a group begins to train."""
 
     origin: str
     own: int
-    """How many of its own samples it holds."""
+    """Number of its own samples that the worker holds."""
     received: dict[str, bytes]
-    """Numbers (int64) of others' samples that it holds, by the worker that they came from."""
+    """Numbers (int64) of others' samples that the worker holds, by the worker that they came from."""
     storage: int | None
     pinned: int
-    """How many of its own never leave it: those with the lowest numbers."""
+    """Number of its own samples that never leave the worker: those with the lowest numbers."""
 
 
 class _Chunk(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class _Chunk(msgspec.Struct, frozen=True):
     ids: tuple[SampleId, ...]
     trained: tuple[int, ...]
     content: tuple[bytes, ...]
-    """Each a pickle by the sender, a worker of the same job."""
+    """Each sample, pickled by the sender, a worker of the same job."""
 
 
 _DECLARATION, _CHUNK = msgspec.msgpack.Decoder(Declaration), msgspec.msgpack.Decoder(_Chunk)
@@ -74,7 +74,7 @@ class Received:
 
 
 class LocalShard:
-    """The samples that this worker trains: its own, less what it has sent away, and what it has received.
+    """The samples that this worker trains: its own, less those that it has sent away, and those that it has received.
 
     Give it to `training.batches`. Its length and items are those of the samples that it holds now.
     """
@@ -95,14 +95,14 @@ class LocalShard:
         self.origin = f"{origin}.{known}"
         self.storage, self.pinned = storage, pinned
         self.here: Array = np.ones(self.count, dtype=bool)
-        """Which of its own samples this worker holds."""
+        """Mask of its own samples that this worker holds."""
         self.trained: Array = np.full(self.count, -1, dtype=np.int64)
-        """In which step of the present epoch each was trained; -1: not yet."""
+        """Step of the present epoch in which each own sample was trained; -1: not yet."""
         self.received: dict[SampleId, Received] = {}
         self.sent_samples = self.received_samples = 0
-        """Moved since the training began."""
+        """Samples moved since the training began."""
         self.plan: Plan | None = None
-        """The last one that was carried out."""
+        """The last plan that was carried out."""
         self._epoch = -1
         self.links: tuple[int, tuple[tuple[float, ...], ...]] | None = None
         """The generation whose links were measured, and their bandwidth."""
@@ -110,16 +110,16 @@ class LocalShard:
         self.members: list[str] = []
         """The names of all holders in the present group, by rank."""
         self.held: list[int] = []
-        """How many samples each of them holds."""
+        """Number of samples of each of them."""
         self._before: dict[str, int] = {}
-        """How many each held when it was first seen."""
+        """Number of samples of each when it was first seen."""
         self._shown_at = -math.inf
         self._shown = secrets.token_hex(8)
 
     def show(self, group: Group, words: str | None = None) -> None:
-        """Show what each host holds and how it works, as one display that is renewed; rank 0 does.
+        """Show each host's samples, speed and waiting, as one display that is renewed; rank 0 does.
 
-        With `words`, what was decided; without, no more often than `SHOWN_S`.
+        `words` is the decision to show; without it, the display is renewed no more often than every `SHOWN_S`.
         """
         now = time.monotonic()
         if session.current is None or group.rank() != 0 or len(self.held) != len(self.members):
@@ -143,13 +143,13 @@ class LocalShard:
         return self.sample(self.ids()[number])
 
     def ids(self) -> list[SampleId]:
-        """The samples that this worker holds."""
+        """Return the samples that this worker holds."""
         return [(self.origin, int(number)) for number in np.flatnonzero(self.here)] + sorted(self.received)
 
     # --- what a worker says of its samples, and what follows for all
 
     def declare(self) -> Declaration:
-        """What the others are to know."""
+        """Return this worker's declaration to the others."""
         by_origin: dict[str, list[int]] = {}
         for origin, number in sorted(self.received):
             by_origin.setdefault(origin, []).append(number)
@@ -162,7 +162,7 @@ class LocalShard:
         )
 
     def settle(self, rank: int, declared: Sequence[Declaration]) -> None:
-        """Give up what another member holds rightly, take back what nobody holds."""
+        """Give up samples that another member holds rightly, take back those that none holds."""
         origins = [one.origin for one in declared]
         if len(set(origins)) != len(origins):
             raise BadRequest(
@@ -181,7 +181,7 @@ class LocalShard:
         self.here[np.array(sorted(elsewhere), dtype=np.int64)] = False
 
     def begin_epoch(self, epoch: int, start: int) -> None:
-        """The epoch begins, or goes on with step `start`: what was trained in that step and later counts as not."""
+        """Begin the epoch, or go on with step `start`: samples trained in that step and later count as untrained."""
         if epoch != self._epoch:
             start, self._epoch = 0, epoch
         self.trained[self.trained >= start] = -1
@@ -189,7 +189,7 @@ class LocalShard:
             one.trained = one.trained if one.trained < start else -1
 
     def waiting(self, seed: int, *, shuffle: bool) -> list[SampleId]:
-        """The samples that are still to be trained in this epoch, in the order of their training."""
+        """Return the samples that are still to be trained in this epoch, in the order of their training."""
         found = [(self.origin, int(number)) for number in np.flatnonzero(self.here & (self.trained < 0))]
         found += sorted(key for key, one in self.received.items() if one.trained < 0)
         if shuffle:
@@ -198,7 +198,7 @@ class LocalShard:
         return found
 
     def mark(self, ids: Sequence[SampleId], step: int) -> None:
-        """These are trained in this step."""
+        """Mark these samples as trained in this step."""
         for key in ids:
             if key in self.received:
                 self.received[key].trained = step
@@ -208,7 +208,7 @@ class LocalShard:
     # --- content
 
     def take(self, ids: Sequence[SampleId], collate: Callable[[list[Any]], Any] | None) -> Any:
-        """A batch of these samples, in the data's own form; without any, one sample for company."""
+        """Return a batch of these samples, in the data's own form; without any, one sample as padding."""
         own = np.array([number for origin, number in ids if origin == self.origin], dtype=np.int64)
         others = [self.received[key].sample for key in ids if key[0] != self.origin]
         if not ids:
@@ -219,7 +219,7 @@ class LocalShard:
         return parts[0] if len(parts) == 1 else _joined(parts)
 
     def sample(self, key: SampleId) -> Any:
-        """The content of a sample that this worker holds."""
+        """Return the content of a sample that this worker holds."""
         if key[0] != self.origin:
             return self.received[key].sample
         if data.columnar(self.content):
@@ -227,7 +227,7 @@ class LocalShard:
         return self.content[key[1]]
 
     def share_company(self, rank: int, group: Group, counts: Sequence[int]) -> None:
-        """Where a member holds nothing, all get a sample that it can compute with and that counts for nothing."""
+        """Share a sample as padding, which counts for nothing, if a member holds none."""
         self._company = None
         if all(counts) or not any(counts):
             return
@@ -236,7 +236,7 @@ class LocalShard:
         self._company = pickle.loads(gathered(group, mine)[giver])  # noqa: S301  by a worker of this job
 
     def movable(self) -> list[SampleId]:
-        """The samples that may leave this worker, those first that wait for their training."""
+        """Return the samples that may leave this worker, untrained ones first."""
         free = self.here.copy()
         free[: self.pinned] = False
         numbers = np.flatnonzero(free)
@@ -244,9 +244,9 @@ class LocalShard:
         return [(self.origin, int(number)) for number in numbers[order]] + sorted(self.received)
 
     def pack(self, ids: Sequence[SampleId]) -> tuple[bytes, int]:
-        """The first of these samples, as many as may be in one message, and their number.
+        """Return one message with the first of these samples, as many as fit, and their number.
 
-        The message says whether it came through.
+        The message has a checksum.
         """
         content: list[bytes] = []
         total = 0
@@ -270,7 +270,7 @@ class LocalShard:
         return hashlib.blake2b(body, digest_size=_DIGEST).digest() + body, len(content)
 
     def unpack(self, message: bytes) -> bool:
-        """Take samples in; False, and none of them, when the message is not what was sent."""
+        """Take samples in; return False, and take none, if the message is damaged."""
         if not message:
             return True
         digest, body = message[:_DIGEST], message[_DIGEST:]
@@ -286,7 +286,7 @@ class LocalShard:
         return True
 
     def give_up(self, ids: Sequence[SampleId]) -> None:
-        """These are another worker's now."""
+        """Give up these samples: another worker holds them now."""
         for key in ids:
             if key[0] == self.origin:
                 self.here[key[1]] = False
@@ -299,12 +299,12 @@ class LocalShard:
 
 
 def gathered(group: Group, mine: bytes) -> list[bytes]:
-    """What each member gives, by rank."""
+    """Return each member's message, by rank."""
     return collective(lambda: group.exchange([mine] * group.size()))
 
 
 def agree(shard: LocalShard, group: Group | None) -> list[Declaration]:
-    """Settle who holds what, when a group begins to train; returns what the members have declared."""
+    """Settle the holders of samples, when a group begins to train; return the members' declarations."""
     if group is None or group.size() == 1:
         shard.settle(0, [shard.declare()])
         return [shard.declare()]
@@ -316,13 +316,13 @@ def agree(shard: LocalShard, group: Group | None) -> list[Declaration]:
 
 
 def holders(declared: Sequence[Declaration]) -> list[str]:
-    """What the members are called: without what tells their data from other data, where the names alone differ."""
+    """Return the members' names, with the fingerprint of the data only if the names alone are not unique."""
     names = [one.origin.rpartition(".")[0] for one in declared]
     return names if len(set(names)) == len(names) else [one.origin for one in declared]
 
 
 def counts(mine: int, group: Group | None) -> list[int]:
-    """A number of each member's, by rank."""
+    """Return a number of each member, by rank."""
     if group is None or group.size() == 1:
         return [mine]
     numbers: Numbers = np.zeros(group.size(), dtype=np.int64)
@@ -331,14 +331,14 @@ def counts(mine: int, group: Group | None) -> list[int]:
 
 
 def shares(waiting: Sequence[int], batch_size: int) -> Numbers:
-    """How many samples each member computes in each step, so that all come to their end in the same one.
+    """Return the number of samples of each member in each step, chosen so that all members end in the same step.
 
     Args:
         waiting: Samples that each member has still to train.
-        batch_size: Of the global batch.
+        batch_size: Samples of the global batch.
 
     Returns:
-        (steps, members): each row adds up to `batch_size`, the last one to what is left; each column to `waiting`.
+        (steps, members): each row adds up to `batch_size`, the last one to the remainder; each column to `waiting`.
     """
     places = np.concatenate([(np.arange(count) + 0.5) / max(count, 1) for count in waiting])
     owners = np.repeat(np.arange(len(waiting)), waiting)[np.argsort(places, kind="stable")]
@@ -351,7 +351,7 @@ def shares(waiting: Sequence[int], batch_size: int) -> Numbers:
 def pieces(
     ids: Sequence[SampleId], row: Numbers, rank: int, step: int, micro_batch: int | None
 ) -> Iterator[tuple[list[SampleId], MicroBatch]]:
-    """A member's part of one step in pieces, equally many on all members, each with its weight."""
+    """Yield a member's part of one step in pieces, equally many on all members, each with its weight."""
     assert len(ids) == row[rank]
     total = int(row.sum())
     number = 1 if micro_batch is None else math.ceil(int(row.max()) / micro_batch)

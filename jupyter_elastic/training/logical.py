@@ -1,4 +1,4 @@
-"""Fixed logical workers: what is computed depends on their number alone, however many processes compute it. Pure.
+"""Fixed logical workers: results depend on their number alone, however many processes compute them. Pure.
 
 Floating-point sums depend on their order. Here the gradients of N logical workers are added up in the order of one
 binary tree, whose leaves are the logical workers; each process holds some neighbouring ones. The same logical worker
@@ -20,11 +20,11 @@ Tensors = list[Any]
 
 
 class TreeSum:
-    """The sum of what N logical workers have computed, as lists of tensors or arrays, in one fixed order.
+    """The sum of the results of N logical workers, as lists of tensors or arrays, in one fixed order.
 
     Args:
         workers: Logical workers, N.
-        rank: Of this process.
+        rank: Rank of this process.
         size: Processes, at most N.
     """
 
@@ -37,7 +37,7 @@ class TreeSum:
         self._nodes = frozenset(_nodes(0, workers))
 
     def add(self, worker: int, tensors: Tensors) -> None:
-        """Take what the next logical worker of this process has computed; overwrites earlier ones'."""
+        """Take the result of this process's next logical worker; overwrites earlier ones'."""
         if worker != self._next:
             raise EngineError(
                 f"With logical workers, an optimizer steps once for each piece of a batch that training.batches gives, "
@@ -52,19 +52,19 @@ class TreeSum:
         self._subtrees[low, high] = tensors
 
     def total(self, allreduce: Callable[[Tensors], Tensors], zeros_like: Callable[[Any], Any]) -> Tensors:
-        """The sum of all; every process calls it when it has added all its logical workers.
+        """Return the sum of all; every process calls it when it has added all its logical workers.
 
         A node whose halves lie in two processes is formed by an all-reduce to which only these two contribute: a sum of
         two numbers and zeros is the same in any order. With two processes that is one plain all-reduce.
 
         Args:
-            allreduce: The sum of such a list over all processes; may overwrite it.
-            zeros_like: A tensor of zeros of the shape, type and device of another.
+            allreduce: Returns the sum of such a list over all processes; may overwrite it.
+            zeros_like: Returns a tensor of zeros of the shape, type and device of another.
         """
         shapes = next(iter(self._subtrees.values()))
 
         def node(low: int, high: int) -> Tensors | None:
-            """What this process knows of a subtree; None where that is nothing."""
+            """Return this process's sum of a subtree; None if it has none."""
             if self._owner[low] == self._owner[high - 1]:
                 return self._subtrees.get((low, high))
             middle = _middle(low, high)
@@ -84,7 +84,7 @@ def _middle(low: int, high: int) -> int:
 
 
 def _nodes(low: int, high: int) -> list[tuple[int, int]]:
-    """All nodes of the tree over the leaves low..high."""
+    """Return all nodes of the tree over the leaves low..high."""
     if high - low == 1:
         return [(low, high)]
     middle = _middle(low, high)
@@ -98,7 +98,7 @@ def _added(one: Tensors, other: Tensors) -> Tensors:
 
 
 def seed(place: Sequence[int], frameworks: Sequence[Any]) -> None:
-    """Seed every generator by a place in the training: (seed, epoch, pass, step, logical worker)."""
+    """Seed every generator by a position in the training: (seed, epoch, pass, step, logical worker)."""
     number = int(np.random.SeedSequence(place).generate_state(1)[0])
     random.seed(number)
     np.random.seed(number)  # noqa: NPY002  the legacy generator is the one that cells draw from

@@ -1,7 +1,7 @@
-"""The loop over batches: which samples a worker computes in each step, and the state's place kept on the way.
+"""The loop over batches: yields a worker's samples of each step, and keeps the state's position on the way.
 
-Data that all workers reach is divided anew in each step (`iterate`); samples that the workers hold themselves stay with
-their holders, and move when that pays (`iterate_local`).
+Data that all workers reach are divided anew in each step (`iterate`); samples that the workers hold themselves stay
+with their holders, and move when that pays (`iterate_local`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def iterate(
     drop_last: bool = False,
     least: int | None = None,
 ) -> Iterator[Any]:
-    """The batches of one pass over the data, from where the state is; keeps the state's place (see `batches`)."""
+    """Yield the batches of one pass over the data, from the state's position on; keep that position (see `batches`)."""
     state = context.state if isinstance(context.state, State) else None
     count = data.length(content)
     if state is not None and state._iteration is not None:
@@ -100,7 +100,7 @@ def iterate_local(
     collate: Callable[[list[Any]], Any] | None,
     drop_last: bool = False,
 ) -> Iterator[Any]:
-    """The batches of one pass over what all workers hold, each from its own samples (see `shard`)."""
+    """Yield the batches of one pass over the samples of all workers, each from its own samples (see `shard`)."""
     state = context.state if isinstance(context.state, State) else None
     if state is not None and state._iteration is not None:
         raise BadRequest("A loop over a training.shard(..., balance=...) can't be within another loop over batches.")
@@ -152,7 +152,7 @@ def iterate_local(
 
 
 def _say_idle(batch_size: int, size: int) -> None:
-    """Once: that some of `size` workers have no share of any batch, for nobody gets a single sample."""
+    """Print once that some of `size` workers have no share of any batch, for no worker gets a single sample."""
     global _idle_said
     idle = data.shares(batch_size, size, data.LEAST).count(0)
     if batch_size > 1 and idle and context.rank == 0 and not _idle_said:
@@ -164,9 +164,9 @@ def _say_idle(batch_size: int, size: int) -> None:
 
 
 def _rebalanced(shard: LocalShard, state: State, steps: int) -> bool:
-    """Whether samples have moved before this turn, because the speeds of the workers are known or are others now.
+    """Return True if samples have moved before this turn, because the workers' speeds are known or have changed.
 
-    They are known before the first turn where an earlier training has measured them.
+    The speeds are known before the first turn if an earlier training has measured them.
 
     `steps` are those of an epoch.
     """
@@ -191,7 +191,7 @@ def _rebalanced(shard: LocalShard, state: State, steps: int) -> bool:
 
 
 def _sizes(total: int) -> list[int] | None:
-    """The samples of each rank in a global batch, by the speeds that the members have told each other."""
+    """Return the samples of each rank in a global batch, by the speeds that the members have exchanged."""
     group = context.group
     if group is None or context.warming_up or group.size() == 1:
         return None
@@ -201,7 +201,7 @@ def _sizes(total: int) -> list[int] | None:
 
 
 def _told(group: Group) -> bool:
-    """Tell each other the speeds when it is time; whether they are other ones, to plan by."""
+    """Exchange the speeds when it is time; return True if they are new ones, to plan by."""
     if not context.reducers:
         raise BadRequest(
             "Shares by speed need gradients that are weighed by the samples of each worker: put the optimizer into "
@@ -214,7 +214,7 @@ def _told(group: Group) -> bool:
 
 
 def _look(state: State, step: int, start: int) -> None:
-    """Look at the rendezvous; without a prepared optimizer that costs a message of its own, so only now and then."""
+    """Check for a change; without a prepared optimizer the check costs a message of its own, so only now and then."""
     context.require_group()
     if context.warming_up:
         if step > start:

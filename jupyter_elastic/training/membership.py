@@ -1,4 +1,4 @@
-"""Which group this process is in, and who it is there: its job's engine says so, or who else launched the process."""
+"""Finds this process's group, and its rank there: from its job's engine, or from another launcher of the process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Result = TypeVar("_Result")
 
 
 def groups() -> Groups | None:
-    """What forms this process's groups; None where its workers, if it has any, don't know each other."""
+    """Return the object that forms this process's groups; None if its workers, if any, don't know each other."""
     if session.current is not None:
         return session.current.groups
     return next((made for launched in _launchers() if (made := launched()) is not None), None)
@@ -28,7 +28,7 @@ def groups() -> Groups | None:
 
 @functools.cache
 def _launchers() -> list[Callable[[], Groups | None]]:
-    """Of each engine that can tell whether another launcher than ours has started this process."""
+    """Return the `launched` of each engine that can tell if another launcher than ours has started this process."""
     found = []
     for entries in plugins.installed(plugins.ENGINES).values():
         with contextlib.suppress(EngineError):  # another's, of which nothing is wanted now
@@ -39,7 +39,7 @@ def _launchers() -> list[Callable[[], Groups | None]]:
 
 
 def choose(framework: str | None) -> Group:
-    """The group for a framework (`torch`, `tensorflow`, or None: whichever is there)."""
+    """Return the group for a framework (`torch`, `tensorflow`, or None: any)."""
     found = groups()
     if found is not None:
         return found.group(framework)
@@ -53,13 +53,13 @@ def choose(framework: str | None) -> Group:
 
 
 def formed() -> Group | None:
-    """The group that the cell has formed itself, as by `hvd.init()`; None where there is none."""
+    """Return the group that the cell has formed itself, as by `hvd.init()`; None if there is none."""
     found = groups()
     return None if found is None else found.formed()
 
 
 def members() -> tuple[int, int]:
-    """This worker's number and how many train together, within `run` and outside of it."""
+    """Return this worker's rank and the number that train together, within `run` and outside of it."""
     if context.group is not None or context.warming_up:
         return context.rank, context.size
     found = groups()
@@ -70,19 +70,19 @@ def members() -> tuple[int, int]:
 
 
 def in_job() -> tuple[int, int]:
-    """This worker's number and how many the job has now, whether or not they train together."""
+    """Return this worker's rank and the job's present number of workers, training together or not."""
     if context.group is not None or context.warming_up:
         return context.rank, context.size
     return int(os.environ.get("RANK", "0")), workers()
 
 
 def workers() -> int:
-    """Workers of the job now, whether or not they train together."""
+    """Return the job's present number of workers, training together or not."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def collective(call: Callable[[], _Result]) -> _Result:
-    """Make a collective of the training's group; its failure counts even where a cell catches every exception."""
+    """Make a collective of the training's group; its failure counts even if a cell catches every exception."""
     context.collective()
     try:
         with pace.waiting():
@@ -92,6 +92,6 @@ def collective(call: Callable[[], _Result]) -> _Result:
 
 
 def translated(call: Callable[[], _Result]) -> _Result:
-    """Call, and raise `PeerLost` for any error that says that a member is gone."""
+    """Call, and raise `PeerLost` for any error that means a lost member."""
     found = groups()
     return call() if found is None else process_group.translated(call, found.peer_lost)

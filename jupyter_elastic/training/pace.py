@@ -1,7 +1,7 @@
-"""How fast each member of the present group works, and the shares of a global batch that follow from it.
+"""Measures the speed of each member of the present group, and the shares of a global batch that follow from it.
 
 A worker's own time is that of its turns of the loop without the collectives, in which it waits for the others. The
-members tell each other in the same steps, so all make the same plan of the same figures.
+members exchange their speeds in the same steps, so all make the same plan of the same figures.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from jupyter_elastic.balance.batches import batch_sizes
 from jupyter_elastic.training.group import Array
 
 PROBES = (3, 6, 12)
-"""After so many turns of a new group speeds are measured and shares planned; its first turn is never counted."""
+"""Turns of a new group after which speeds are measured and shares planned; its first turn is never counted."""
 EVERY = 16
-"""Turns between two looks after those."""
+"""Turns between two measurements after those."""
 DRIFT = 0.3
-"""By what part a speed must have changed for another plan."""
+"""Part by which a speed must have changed for another plan."""
 
 
 class Pace:
@@ -32,17 +32,17 @@ class Pace:
         self.speeds: tuple[float, ...] | None = None
         """Samples/s of each rank when the shares were planned; None before that."""
         self.asked = self.recalled = False
-        """Whether the memory was asked for the speeds of this group, and whether they are those."""
+        """True if the memory was asked for the speeds of this group; true if `speeds` came from there."""
         self.generation = 0
-        """Counts the groups."""
+        """Number of groups so far."""
         self.busy: tuple[float, ...] = ()
-        """Seconds of its own that each rank took a turn, at the last look."""
+        """Own seconds of each rank a turn, at the last measurement."""
         self.waits: tuple[float, ...] = ()
-        """Seconds that each rank spent in collectives a turn, at the last look: in those, and waiting for others."""
+        """Seconds of each rank in collectives a turn, at the last measurement, including the wait for others."""
         self.new_group()
 
     def new_group(self) -> None:
-        """Another group has other members and other speeds."""
+        """Forget the speeds: another group has other members."""
         self.speeds, self.busy, self.waits = None, (), ()
         self.asked = self.recalled = False
         self.generation += 1
@@ -51,13 +51,13 @@ class Pace:
 
     def _forget(self) -> None:
         self._turns: list[tuple[float, float, int]] = []
-        """Of each turn since the last look, seconds of its own and of waiting, and samples."""
+        """Own seconds, waiting seconds and samples of each turn since the last measurement."""
         self._since: float | None = None
         self._mark: float | None = None
         self._waited_s = 0.0
 
     def recall(self, speeds: tuple[float, ...] | None) -> bool:
-        """Plan by the speeds that an earlier training measured, if there are any, until they turn out to be others."""
+        """Plan by the speeds that an earlier training measured, if there are any, until they turn out to be wrong."""
         self.asked, self.recalled, self.speeds = True, speeds is not None, speeds
         return self.recalled
 
@@ -65,15 +65,15 @@ class Pace:
 
     @property
     def measures(self) -> bool:
-        """Whether a turn is being measured: then a worker waits for its GPU before it says that it has computed."""
+        """True while a turn is measured: then a worker waits for its GPU before it reports its computation as done."""
         return self._since is not None
 
     def begin(self) -> None:
-        """A turn begins: this worker's samples are about to be read."""
+        """Begin a turn: this worker's samples are about to be read."""
         self._since, self._mark, self._waited_s = self.clock(), None, 0.0
 
     def end(self, samples: int) -> None:
-        """The turn is over, in which this worker computed so many samples."""
+        """End the turn in which this worker computed `samples`."""
         if self._since is not None:
             if self.turns:
                 passed_s = self.clock() - self._since
@@ -83,7 +83,7 @@ class Pace:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around a collective: what passes in it is not this worker's own time."""
+        """Count the time of this block, a collective, as waiting."""
         before = self.clock()
         try:
             yield
@@ -91,11 +91,11 @@ class Pace:
             self._waited_s += self.clock() - before
 
     def mark(self) -> None:
-        """A collective has begun beside the computation; the last one of a turn ends the computation."""
+        """Note that a collective has begun beside the computation; a turn's last one ends the computation."""
         self._mark = self.clock()
 
     def waited_since_mark(self) -> None:
-        """What passed since the last mark was waiting."""
+        """Count the time since the last mark as waiting."""
         if self._mark is not None:
             self._waited_s += self.clock() - self._mark
         self._mark = None
@@ -104,11 +104,11 @@ class Pace:
 
     @property
     def due(self) -> bool:
-        """Whether the members are to tell each other now; the same on all of them."""
+        """True if the members are to exchange their speeds now; the same on all of them."""
         return self.turns in PROBES or (self.turns > PROBES[-1] and self.turns % EVERY == 0)
 
     def figures(self, rank: int, size: int) -> Array:
-        """What this worker has measured, with zeros for the others: samples/s, and seconds a turn, its own and not.
+        """Return this worker's measurements, with zeros for the others: samples/s, and seconds a turn, own and waiting.
 
         They are medians, for a turn in which another process had the processor says nothing of the next.
         """
@@ -121,7 +121,7 @@ class Pace:
         return figures
 
     def learn(self, figures: Array) -> bool:
-        """Take the sum of all members' `figures`; whether these are other speeds, to plan by."""
+        """Take the sum of all members' `figures`; return True if the speeds are new ones, to plan by."""
         speeds, busy, waits = figures
         if not speeds.all():  # somebody has measured nothing yet
             return False
@@ -134,21 +134,21 @@ class Pace:
 
     @property
     def overhead_s(self) -> float:
-        """Seconds that a turn takes besides computing: what whoever is last spends in collectives."""
+        """Seconds that a turn takes besides computing: those that the slowest member spends in collectives."""
         return min(self.waits, default=0.0)
 
     @property
     def waited_shares(self) -> list[float]:
-        """Of each rank the share of the time, 0 to 1, that it spent in collectives; empty before the first look."""
+        """Share of the time, 0 to 1, that each rank spent in collectives; empty before the first measurement."""
         return [waits / max(own + waits, 1e-9) for own, waits in zip(self.busy, self.waits, strict=True)]
 
     def sizes(self, total: int) -> list[int] | None:
-        """Each rank's samples of a global batch of `total`; None: nothing is known yet, so equal ones."""
+        """Return each rank's samples of a global batch of `total`; None: no speed is known yet, so equal ones."""
         return None if self.speeds is None else batch_sizes(total, self.speeds)
 
 
 def drifted(before: Sequence[float], now: Sequence[float]) -> bool:
-    """Whether one of the speeds has changed so much that a plan made by the old ones no longer holds."""
+    """Return True if a speed has changed so much that a plan made by the old ones no longer holds."""
     return any(abs(new / old - 1) > DRIFT for old, new in zip(before, now, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""For loops under TensorFlow's `ParameterServerStrategy`: each step of an epoch is applied once.
+"""Applies each step of an epoch once, in loops under TensorFlow's `ParameterServerStrategy`.
 
     with strategy.scope():
         tickets = training.parameter_servers.Tickets(steps)
@@ -12,8 +12,8 @@
     coordinator.join()
     tickets.clear()
 
-One update is one scheduled step with a batch of fixed size, however many workers there are: they change how old a
-gradient is when it is applied, and not its batch.
+One update is one scheduled step with a batch of fixed size, whatever the number of workers, which changes the age of a
+gradient when it is applied, and not its batch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""`training.report(loss=...)`: how far this training is, said often and sent seldom.
+"""Reports the progress of a training, called often and sent seldom: `training.report(loss=...)`.
 
-Knows no framework: a value is anything that becomes a float. What lies in host memory is read at once, anything else
-only when the training's own thread sends a report, so that a step never waits for its GPU. When no report follows one
-that came too soon, another thread sends it. That thread never calls a GPU (it would spoil a CUDA graph that is being
-captured, and could overtake another stream): metrics that lie there stay as they were last sent.
+Knows no framework: a value is anything that becomes a float. Values in host memory are read at once, others only when
+the training's own thread sends a report, so that a step never waits for its GPU. When no report follows one that came
+too soon, another thread sends it. That thread never calls a GPU (it would spoil a CUDA graph that is being captured,
+and could overtake another stream): metrics on a GPU stay as they were last sent.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from jupyter_elastic.types.texts import has_control
 
 INTERVAL_S = 0.25
 """The one limit on the way of a metric to the journal and to every view: no more than a person can follow. A report
-that comes sooner goes out with the next one, or by itself when none has followed for so long."""
+that comes sooner goes out with the next one, or by itself when none has followed for that time.
+"""
 AVERAGED = 20
-"""Of the values that came since the last sending, so many, the newest, are averaged."""
+"""Maximum number of values since the last sending, the newest, that are averaged."""
 LONGEST_NAME = 200
-"""Characters of a metric's name."""
+"""Maximum characters of a metric's name."""
 WINDOW_S = 5.0
 """Time over which samples per second are measured."""
 EXACT = {
@@ -44,36 +45,36 @@ EXACT = {
     "samples_per_s": float,
     "noise_scale": float,
 }
-"""Names that are no metric but a figure of `Progress`, taken as the cell says them."""
+"""Names that are no metric but a figure of `Progress`, taken from the cell as they are."""
 
 
 class Reporter:
     """Collects metrics and sends a `Progress` at most every `INTERVAL_S` seconds.
 
-    `report` and `flush` are called by the training's thread, `send_held` by any other.
+    The training's thread calls `report` and `flush`, any other thread `send_held`.
     """
 
     def __init__(self) -> None:
         self.unsent: dict[str, deque[Any]] = {}
         """The values since the last sending."""
         self.metrics: dict[str, float] = {}
-        """As they were last sent."""
+        """The metrics as last sent."""
         self.names: set[str] = set()
-        """Of the metrics that are shown."""
+        """Names of the metrics that are shown."""
         self.told: set[str] = set()
-        """Why others are not, as far as that was said."""
+        """Reasons, already reported, why others are not shown."""
         self.exact: dict[str, float] = {}
         self.marks: deque[tuple[float, int, int]] = deque()
         self.sent_at = 0.0
-        """When `report` or `flush` last sent something."""
+        """Time when `report` or `flush` last sent something."""
         self.reported_at = 0.0
         self.held: Progress | None = None
-        """How far the training was at its last report, without metrics; None when that was sent."""
+        """Progress of the training at its last report, without metrics; None when that was sent."""
         self.calls = 0
         self.lock = threading.Lock()
 
     def report(self, metrics: dict[str, Any]) -> Progress | None:
-        """Take metrics; the progress that was sent, or None when it is not yet time."""
+        """Take metrics; return the progress that was sent, or None when it is not yet time."""
         with self.lock:
             self.calls += 1
             for name, value in metrics.items():
@@ -89,7 +90,7 @@ class Reporter:
             return self._send() if self.reported_at - self.sent_at >= INTERVAL_S else None
 
     def _takes(self, name: str) -> bool:
-        """Whether a metric that is new can be shown; the pool would refuse the whole report that holds one too many."""
+        """Return True if a new metric can be shown; the pool would refuse a whole report with one too many."""
         if len(name) > LONGEST_NAME:
             why = f"the name of a metric has at most {LONGEST_NAME} characters"
         elif has_control(name):
@@ -105,7 +106,7 @@ class Reporter:
         return False
 
     def flush(self) -> Progress | None:
-        """Send what was not sent yet, with what the training is at now."""
+        """Send unsent metrics, with the training's present progress."""
         with self.lock:
             if self.held is None:
                 return None
@@ -114,7 +115,7 @@ class Reporter:
             return self._send()
 
     def send_held(self) -> None:
-        """Send what was not sent yet as it was reported, and of the metrics those that need not be read any more."""
+        """Send unsent progress as it was reported, with those metrics that need not be read any more."""
         with self.lock:
             if self.held is not None:
                 self._send(late=True)
@@ -135,13 +136,13 @@ class Reporter:
         return progress
 
     def new_group(self) -> None:
-        """Another group has another speed, and its first report is sent at once; what is known of the model stays."""
+        """Forget the speed, which another group changes, and send its first report at once; metrics stay."""
         with self.lock:
             self.marks.clear()
             self.sent_at = 0.0
 
     def forget(self) -> None:
-        """Begin anew: a rollback makes what was reported stale."""
+        """Begin anew: a rollback makes earlier reports stale."""
         with self.lock:
             self.marks.clear()
             self.unsent.clear()
@@ -186,19 +187,19 @@ class Reporter:
 
 
 def report(**metrics: Any) -> Progress | None:
-    """Report how the training goes: `training.report(loss=loss, accuracy=accuracy)`, in every step if you like.
+    """Report metrics of the training: `training.report(loss=loss, accuracy=accuracy)`, in every step if you like.
 
-    Step, epoch, samples, samples/s and world size are added. What is shown is what rank 0 reported; of values that come
-    faster than four times a second, their mean.
+    Step, epoch, samples, samples/s and world size are added. Views show rank 0's reports; of values that come faster
+    than four times a second, their mean.
 
     Args:
         metrics: Numbers by name: of Python or NumPy, or tensors with one element, which are read only when a report is
-            sent. One that is not finite is shown as that. A loop of your own sets these by their names: `step`,
+            sent. A number that is not finite is shown as such. A loop of your own sets these by their names: `step`,
             `epoch`, `epochs`, `samples`, `total_samples`, `samples_per_s` (samples per second over all workers),
             `noise_scale` (samples).
 
     Returns:
-        What was sent; None when the last one was sent less than a quarter of a second ago. It is sent later then.
+        The progress that was sent; None, and sent later, if the last one was sent less than a quarter of a second ago.
     """
     sent = reporter.report(metrics)
     if reporter.held is not None and session.current is not None and in_job()[0] == 0:
@@ -214,7 +215,7 @@ class LateSender:
         self._thread: threading.Thread | None = None
 
     def wake(self) -> None:
-        """Something is held back."""
+        """Wake the thread, as a report is held back."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="elastic-report", daemon=True)
             self._thread.start()
@@ -236,7 +237,7 @@ late_sender = LateSender()
 
 
 def _after_fork() -> None:
-    """A process that the cell forks has no such thread, and the lock may be held by one that it doesn't have."""
+    """Reset a process that the cell forks: it has no such thread, and a thread that it lacks may hold the lock."""
     global late_sender
     reporter.lock, late_sender = threading.Lock(), LateSender()
 
@@ -245,7 +246,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _kept(value: Any) -> Any:
-    """The value as a number if it lies in host memory; any other as it is, without what it was computed from."""
+    """Return the value as a number if it lies in host memory; any other as it is, without its computation graph."""
     detach = getattr(value, "detach", None)
     value = detach() if callable(detach) else value
     if isinstance(value, Real) or str(getattr(value, "device", "")).endswith(("cpu", "CPU:0")):
@@ -255,7 +256,7 @@ def _kept(value: Any) -> Any:
 
 
 def _mean(values: Iterable[Any]) -> float | None:
-    """The mean of those that are numbers."""
+    """Return the mean of the values that are numbers."""
     numbers = []
     for value in values:
         with contextlib.suppress(TypeError, ValueError, RuntimeError):

@@ -1,7 +1,7 @@
-"""`@training.run`: the cell's loop, on whatever group there is, through every change of it.
+"""Runs the cell's training function on any group, through every change of it: `@training.run`.
 
-A lost member takes the others back to the last commit, a planned change loses nothing. Where there is no group the
-function simply runs. Knows no framework and no engine.
+A lost member takes the others back to the last commit, a planned change loses nothing. Without a group the function
+simply runs. Knows no framework and no engine.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from jupyter_elastic.types.errors import BadRequest
 
 _Result = TypeVar("_Result")
 _ALONE = re.compile(r"/(torch/.*distributed|horovod|mpi4py)\b")
-"""Files of libraries that fail where they find a group of one."""
+"""Files of libraries that fail in a group of one."""
 
 
 def run(function: Callable[..., _Result]) -> Callable[..., _Result]:
-    """Make `function(state, ...)` elastic. It is called anew after each change of the group, with the state it has.
+    """Make `function(state, ...)` elastic. It is called anew after each change of the group, with the present state.
 
-    Several such calls in one cell are trainings of their own, each with its own commits. One that has ended is not
-    trained again by a worker that comes later, or when the job begins anew: its state and its result are kept.
+    Several such calls in one cell are trainings of their own, each with its own commits. A training that has ended is
+    not trained again by a worker that joins later, or when the job begins anew: its state and its result are kept.
 
-    So keep in the state what must survive, and let `state.epochs` and `training.batches` find the place again.
+    So keep in the state all that must survive, and let `state.epochs` and `training.batches` find the position again.
 
     Args:
         function: Takes a `training.State` as its first argument, and any others.
@@ -161,10 +161,10 @@ def warm_up_step(
 ) -> None:
     """Run the function for one step in private, and leave no trace of it in the state.
 
-    The members of a group stand still while a newcomer does what it does for the first time: TensorFlow traces for a
-    second and more. So it does it before it joins. Outside the state a step is no secret: a list that the function
-    appends to has one value more on the newcomer. What fails here would fail in the group, and so keeps this worker out
-    of it, unless a library's own collective fails, which has no other members here.
+    The members of a group would stand still while a joining worker does everything for the first time: TensorFlow
+    traces for a second and more. So the worker does it before it joins. Outside the state a step is no secret: a list
+    that the function appends to has one value more on that worker. An error here would be one in the group, and so
+    keeps this worker out of it, unless a library's own collective fails, which has no other members here.
     """
     before = state.encoded()
     generators = _generators()
@@ -191,14 +191,14 @@ def warm_up_step(
 
 
 def uses_batches(code: types.CodeType) -> bool:
-    """Whether a function calls `batches`, by which a warm-up step ends; others would run to their end."""
+    """Return True if a function calls `batches`, by which a warm-up step ends; others would run to their end."""
     return "batches" in code.co_names or any(
         uses_batches(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)
     )
 
 
 def workload(code: types.CodeType) -> hashlib.blake2b:
-    """Tells training functions apart by what they do, not by constants such as the number of epochs."""
+    """Return a hash of a training function's code, not of constants such as the number of epochs."""
     known = hashlib.blake2b(code.co_code + " ".join(code.co_names).encode(), digest_size=8)
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):

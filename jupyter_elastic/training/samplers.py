@@ -1,4 +1,4 @@
-"""PyTorch's `DistributedSampler` follows the group: one that a cell made before a change splits for the new group.
+"""Makes PyTorch's `DistributedSampler` follow the group: one made before a change splits for the new group.
 
 Horovod's own elastic example makes its sampler once, before the loop. After a change its old members would go on with
 their parts of the old group and the new ones with theirs of the new: samples would count twice, epochs would have
@@ -17,17 +17,17 @@ from jupyter_elastic.platform.imports import after_import
 
 _made: weakref.WeakSet[Any] = weakref.WeakSet()
 _place = (0, 1)
-"""This process's rank and the group's size, as it was told last."""
+"""This process's last known rank and the group's size."""
 _said = False
 
 
 def install() -> None:
-    """Know the samplers that this process makes, or is handed over."""
+    """Track the samplers that this process makes, or is handed over."""
     after_import("torch.utils.data.distributed", _watch)
 
 
 def handed_over(rank: int, size: int) -> None:
-    """The samplers so far are those of another member, of this rank in a group of this size."""
+    """Record that the samplers so far are those of another member, of this rank in a group of this size."""
     global _place
     _place = rank, size
 

@@ -1,4 +1,4 @@
-"""Single samples: as the bytes that move between workers, and as what tells one data set from another."""
+"""Single samples: their bytes for other workers, and the fingerprint of a data set."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import numpy as np
 from jupyter_elastic.types.errors import BadRequest
 
 _LOOKED_AT = 8
-"""So many samples of a data set tell it from another, about."""
+"""Approximate number of samples in a data set's fingerprint."""
 
 
 def pickled(sample: Any) -> bytes:
-    """A sample as bytes, as few as it needs.
+    """Return a sample as bytes, as few as it needs.
 
     Raises:
-        BadRequest: it holds something that can't be sent, such as an open file or a function of the cell.
+        BadRequest: The sample holds something that can't be sent, such as an open file or a function of the cell.
     """
     buffer = io.BytesIO()
     try:
@@ -37,7 +37,7 @@ def pickled(sample: Any) -> bytes:
 
 
 class _Pickler(pickle.Pickler):
-    """A row of a tensor is a view, with which PyTorch would send the whole tensor below it."""
+    """Pickles only a view's part of a tensor: with a row, PyTorch would send the whole tensor below it."""
 
     def reducer_override(self, value: Any) -> Any:
         torch = sys.modules.get("torch")
@@ -49,15 +49,15 @@ class _Pickler(pickle.Pickler):
 
 
 def fingerprint(count: int, read: Callable[[int], Any], kind: str) -> str:
-    """Tells data from other data under the same name; the same in every process that has the same.
+    """Return a hash that tells data from other data under the same name; the same in every process with the same data.
 
     Args:
         count: Samples of the data set.
-        read: Gives the sample of a number.
-        kind: What the data set is called in a refusal.
+        read: Returns the sample of a number.
+        kind: Name of the data set in an error.
 
     Raises:
-        BadRequest: samples can't be read by their numbers, or not be sent.
+        BadRequest: Samples can't be read by their numbers, or can't be sent.
     """
     known = hashlib.blake2b(str(count).encode(), digest_size=4)
     with _same_chance():
@@ -76,7 +76,7 @@ def fingerprint(count: int, read: Callable[[int], Any], kind: str) -> str:
 
 @contextlib.contextmanager
 def _same_chance() -> Iterator[None]:
-    """Transforms that draw lots draw the same ones in here, and outside what they would have drawn."""
+    """Let transforms draw the same random numbers in this block each time, and the usual ones outside."""
     torch = sys.modules.get("torch")
     before, numpys = random.getstate(), np.random.get_state()  # noqa: NPY002  transforms draw from these
     torchs = None if torch is None else torch.get_rng_state()

@@ -1,4 +1,4 @@
-"""The worker's end of the driver's pipe, as `training` sees it. Outside a job there is no session and all is local.
+"""The worker's connection to its attempt, as `training` sees it. Outside a job there is no session and all is local.
 
 Knows no framework. The worker puts a `Session` here before it runs the cell.
 """
@@ -13,21 +13,21 @@ from jupyter_elastic.types import Progress
 
 
 class Session(Protocol):
-    """What a worker can ask of the attempt it belongs to."""
+    """The services of a worker's attempt."""
 
     engine: str
-    """Its name: `process`, ..."""
+    """Name of the engine: `process`, ..."""
     training: int
     """The number of the training that this worker has come to in the cell, from 1; 0: none yet."""
     groups: Groups | None
-    """What the engine offers for training together; None when its workers don't know each other."""
+    """The engine's groups for training together; None if its workers don't know each other."""
 
     def report(self, progress: Progress) -> None:
-        """Tell how far the training is; whoever calls limits how often."""
+        """Send the progress of the training; the caller limits how often."""
         ...
 
     def show(self, bundle: dict[str, str], name: str, *, again: bool) -> None:
-        """Show a MIME bundle as a display of this worker's rank. `again`: in the place of the one with that name."""
+        """Show a MIME bundle as a display of this worker's rank. `again`: replace the display with that name."""
         ...
 
     def save(self, *commit: bytes | memoryview, durable: bool = False) -> None:
@@ -35,7 +35,7 @@ class Session(Protocol):
         ...
 
     def boundary(self) -> None:
-        """The cell has saved by itself what it goes on from when it is started anew."""
+        """Record that the cell has itself saved the state from which it goes on when it is started anew."""
         ...
 
     def save_shards(self, folder: Path, *commit: bytes | memoryview, durable: bool = False) -> None:
@@ -43,39 +43,39 @@ class Session(Protocol):
         ...
 
     def new_shards(self, *, disk: bool = False) -> Path:
-        """An empty folder into which all members write their shards of the next commit, in shared memory or on disk."""
+        """Return an empty folder, in shared memory or on disk, for all members' shards of the next commit."""
         ...
 
     def load_shards(self) -> tuple[bytes, Path] | None:
-        """The last commit of this job that has a folder of shards, and that; None before the first."""
+        """Return the last commit of this job that has a folder of shards, and that folder; None before the first."""
         ...
 
     def load(self) -> memoryview | None:
-        """The last commit of this job, from whatever attempt; None before the first. It does not change any more."""
+        """Return the last commit of this job, from any attempt; None before the first. It does not change any more."""
         ...
 
     def write_training(self, *outcome: bytes | memoryview) -> None:
-        """Write down what became of the present training, which is over. OSError: there is no room."""
+        """Write down the outcome of the present training, which is over. OSError: there is no room."""
         ...
 
     def keep_training(self) -> None:
-        """The cell goes on to another training: from now on `finished` gives what was written down."""
+        """Keep the written outcome, which `finished` returns from now on: the cell goes on to another training."""
         ...
 
     def finished(self) -> memoryview | None:
-        """What was kept of the present training; None: it is not over, or nothing was."""
+        """Return the kept outcome of the present training; None: it is not over, or was not kept."""
         ...
 
     def change_wanted(self) -> bool:
-        """Whether this worker is asked to the rendezvous: another generation, its removal, or a preemption waits."""
+        """Return True if this worker is called to the rendezvous: a new generation, its removal, or a preemption."""
         ...
 
     def collective(self, step: int) -> None:
-        """This worker begins something, in this step, that every member of its group takes part in."""
+        """Record that this worker begins, in this step, a collective of its whole group."""
         ...
 
     def leave(self) -> None:
-        """This worker's training function has returned."""
+        """Record that this worker's training function has returned."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""A state whose objects are sharded over the group (PyTorch's FSDP2): made anew in each one, loaded from shards.
+"""A state whose objects are sharded over the group (PyTorch's FSDP2): made anew in each group, loaded from shards.
 
-A commit of it is a blob, as any other's, in which stand-ins take the places of the sharded tensors, and a folder into
-which each member writes its shards (PyTorch's distributed checkpoint), whatever the number of members that read them.
+Its commit is a blob like any other's, with stand-ins for the sharded tensors, and a folder into which each member
+writes its shards (PyTorch's distributed checkpoint), whatever the number of members that read them.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _meshes = itertools.count()
 
 @dataclass
 class StandIn:
-    """What a commit's blob has in the place of a sharded tensor."""
+    """Stands for a sharded tensor in a commit's blob."""
 
     name: str
-    """In the folder of shards."""
+    """Name of the tensor in the folder of shards."""
     shape: tuple[int, ...]
     dtype: torch.dtype
     placements: Sequence[Placement]
@@ -61,7 +61,7 @@ class Factory:
         self._make = make
         self._mesh: DeviceMesh | None = None
         self.folder: Path | None = None
-        """Where the shards of the last commit are; None before the first."""
+        """Folder with the shards of the last commit; None before the first."""
 
     def build(self, seed: int) -> dict[str, Stateful]:
         """Make the objects for the present group; with one `seed` all members begin with the same weights.
@@ -95,12 +95,12 @@ class Factory:
         return {name: Stateful(value) for name, value in made.items()}
 
     def drop(self) -> None:
-        """Let go of a group that is over: PyTorch's caches keep its mesh, which would keep all its connections."""
+        """Drop the mesh of a group that is over: PyTorch's caches keep it, and with it all its connections."""
         getattr(self._mesh, "_pg_registry", {}).clear()
         self._mesh = None
 
     def save(self, captured: Any) -> Any:
-        """Write this member's shards, together with all members; returns the tree with stand-ins for them."""
+        """Write this member's shards, together with all members; return the tree with stand-ins for them."""
         shards: dict[str, DTensor] = {}
 
         def stand_in(leaf: Any) -> Any:
@@ -121,7 +121,7 @@ class Factory:
         return tree
 
     def load(self, captured: Any) -> Any:
-        """The tree with the sharded tensors of the last commit, as the present group shards them."""
+        """Return the tree with the sharded tensors of the last commit, as the present group shards them."""
         if self.folder is None:
             return captured
         shards: dict[str, DTensor] = {}
@@ -143,7 +143,7 @@ class Factory:
 
 
 def required(group: Group | None) -> tuple[Group, session.Session]:
-    """The group and the job; BadRequest when FSDP can't shard over this group."""
+    """Return the group and the job; BadRequest if FSDP can't shard over this group."""
     if group is None or not group.shards or session.current is None:
         engine = "no group" if isinstance(group, SingleProcess) else "a group that is not torch.distributed's"
         raise BadRequest(
@@ -154,7 +154,7 @@ def required(group: Group | None) -> tuple[Group, session.Session]:
 
 
 def seed() -> int:
-    """What the objects of all members are made with."""
+    """Return the seed with which all members make their objects."""
     return int(torch.initial_seed())
 
 
@@ -173,10 +173,10 @@ class _Weighted:
 
 
 def _new_mesh() -> DeviceMesh:
-    """All members of the present group in a row.
+    """Return a mesh of all members of the present group in a row.
 
-    PyTorch takes meshes of the same members and names for the same one, and what it has cached for a mesh holds this
-    process's place in it. In another group that may be another place: so no two groups' meshes have the same name.
+    PyTorch takes meshes of the same members and names for the same one, and its cache of a mesh holds this process's
+    rank in it. In another group that may be another rank: so no two groups' meshes have the same name.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and torch.cuda.device_count() == 1:
@@ -185,7 +185,7 @@ def _new_mesh() -> DeviceMesh:
 
 
 def _check_sharding(made: dict[str, Any], mesh: DeviceMesh) -> None:
-    """Refuse what is not sharded, or otherwise than over the whole group; have gradients weighed."""
+    """Refuse objects that are not sharded over exactly the whole group; have gradients weighed."""
     models = [value for value in made.values() if isinstance(value, torch.nn.Module)]
     units = [module for model in models for module in model.modules() if isinstance(module, FSDPModule)]
     if not units:
@@ -205,7 +205,7 @@ def _check_sharding(made: dict[str, Any], mesh: DeviceMesh) -> None:
 
 
 def _written(shards: dict[str, DTensor], *, disk: bool) -> Path:
-    """The folder that all members have written into; CheckpointException on all of them when one could not."""
+    """Return the folder that all members have written into; CheckpointException on all of them if one could not."""
     group, job = required(context.group)
     name = os.fsencode(job.new_shards(disk=disk)) if group.rank() == 0 else b""
     folder = Path(os.fsdecode(collective(lambda: group.broadcast(name))))

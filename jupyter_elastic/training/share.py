@@ -1,4 +1,4 @@
-"""`training.share`: which variables of a session a worker gets that comes in while one of its cells runs."""
+"""Names the variables of a session that a worker gets which joins while one of its cells runs: `training.share`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Any
 from jupyter_elastic.types.errors import BadRequest
 
 names: dict[str, None] = {}
-"""What cells of this worker's session have named so far, in that order."""
+"""Names that cells of this worker's session have shared so far, in that order."""
 
 
 def share(*variables: Any) -> None:
-    """Let a session (`%%distribute --session NAME --gpus 1:4`) grow: name what newcomers are to have.
+    """Let a session (`%%distribute --session NAME --gpus 1:4`) grow: name the variables for joining workers.
 
         training.share(model, optimizer, "batch_size")
 
-    As each later cell begins, rank 0 hands over what these variables are then, with all modules, functions and classes
-    of the session; a newcomer runs that cell from its top with them, and joins at its elastic loop. The names hold for
-    all cells that follow, and add up. Nothing happens in a session whose size is fixed, and outside of sessions.
+    As each later cell begins, rank 0 hands over these variables' present values, with all modules, functions and
+    classes of the session; a joining worker runs that cell from its top with them, and joins at its elastic loop. The
+    names hold for all cells that follow, and add up. Nothing happens in a session whose size is fixed, and outside of
+    sessions.
 
     Args:
         variables: Variables of the session, or their names. Numbers and texts are given by name.

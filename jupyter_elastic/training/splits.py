@@ -1,7 +1,7 @@
-"""Says when data that a cell has split by rank and size stay split as they were, although the group has changed.
+"""Warns when data that a cell has split by rank and size stay split as they were, although the group has changed.
 
-A line before the training function runs once: what is split there is the part of an old group. Known are those lines of
-the cell whose form leaves no doubt: slices, `i % world_size == rank`, and the functions in `_SPLIT`.
+A line before the training function runs once: it splits data for an old group. Only those lines of the cell are found
+whose form leaves no doubt: slices, `i % world_size == rank`, and the functions in `_SPLIT`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ _SIZE = frozenset({"size", "world_size", "get_world_size", "WORLD_SIZE"})
 _SPLIT = frozenset({"shard", "islice", "split_dataset_by_node"})
 
 _size = 0
-"""Of the group in which this worker is in this cell; 0: none yet, or its change was spoken of."""
+"""Size of this worker's group in this cell; 0: no group yet, or its change was reported."""
 
 
 def begin_cell() -> None:
-    """The worker is in no group of this cell."""
+    """Reset the group at the beginning of a cell."""
     global _size
     _size = 0
 
 
 def joined(rank: int, size: int) -> None:
-    """The worker joins a group, in the thread of the cell."""
+    """Record that the worker joins a group, in the thread of the cell."""
     global _size
     before, _size = _size, size
     if rank or before in {0, size} or not (line := _line_of_split()):
@@ -39,7 +39,7 @@ def joined(rank: int, size: int) -> None:
 
 
 def _line_of_split() -> str:
-    """The line of the cell that split data before the one where it is now, in the functions that it is in now."""
+    """Return the line of the cell that split data, above the present one, in the functions that are running."""
     frame = sys._getframe()
     while (outer := frame.f_back) is not None:
         frame, code = outer, outer.f_code
@@ -55,7 +55,7 @@ def _line_of_split() -> str:
 
 
 def _bodies(tree: ast.Module, name: str, line: int) -> list[list[ast.stmt]]:
-    """What the function of that name at that line is made of, or the module."""
+    """Return the bodies of the function of that name at that line, or of the module."""
     if name == "<module>":
         return [tree.body]
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
@@ -63,7 +63,7 @@ def _bodies(tree: ast.Module, name: str, line: int) -> list[list[ast.stmt]]:
 
 
 def _run_once(nodes: list[ast.stmt]) -> Iterator[ast.expr]:
-    """All expressions, without those of functions that are only defined here."""
+    """Yield all expressions, without those of functions that are only defined here."""
     waiting: list[ast.AST] = list(nodes)
     while waiting:
         node = waiting.pop(0)

@@ -1,7 +1,7 @@
-"""What must be the same on all workers and outlive them: models, optimizers, plain values, the place in the data.
+"""The state of a training, the same on all workers, kept beyond them: models, optimizers, values, position.
 
-A commit is one blob of bytes, and the same blob serves memory, disk, a rollback, and the newcomer who is brought up to
-date. Frameworks' objects are `Tracked`, which their own files make.
+A commit is one blob of bytes, and the same blob serves memory, disk, a rollback, and a joining worker. Frameworks'
+objects are `Tracked`, which their own modules make.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from jupyter_elastic.types import LOGICAL_WORKERS, MAX_WORKERS
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 _FRAMEWORKS = {"keras": ("keras", "tf_keras"), "torch": ("torch",), "tensorflow": ("tensorflow",)}
-"""Our file for a framework, and the modules whose presence says that the cell uses it. On Keras' torch backend a model
-is a module of PyTorch's too: Keras is asked first."""
+"""Our module for each framework, and the modules whose presence means that the cell uses the framework. On Keras' torch
+backend a model is a module of PyTorch's too: Keras is asked first.
+"""
 
 
 class State:
@@ -39,10 +40,10 @@ class State:
     `epoch` and `history`, to which `log` adds, are always there.
 
     Args:
-        logical_workers: Compute as so many workers would, bit for bit, however many there are: each batch is shared out
-            by them, their gradients are added up in one fixed order, and each draws random numbers of its own (Python,
-            NumPy, PyTorch). For PyTorch; at least as many as the job ever has processes. Default: what `--logical`
-            says, else None: as many as there are.
+        logical_workers: Compute as this many workers would, bit for bit, whatever their real number: they share each
+            batch, their gradients are added up in one fixed order, and each draws random numbers of its own (Python,
+            NumPy, PyTorch). For PyTorch; at least as many as the job ever has processes. Default: the value of
+            `--logical`, else None: as many as there are workers.
         factory: Makes the objects that are sharded over the group (PyTorch's FSDP2) and returns them by name. It is
             called anew in each group, with a mesh of its workers, within the function under `training.run`; there they
             are the state's attributes.
@@ -72,19 +73,19 @@ class State:
         self._unproven = 0
         """Samples of this pass since the optimizer last stepped."""
         self._stepped = 0
-        """Batches of this pass until then: a change goes back to there, for a state holds no gradients."""
+        """Batches of this pass until that step: a change goes back to there, for a state holds no gradients."""
         self._idle = True
-        """Whether it has not stepped in this pass."""
+        """True while the optimizer has not stepped in this pass."""
         self._in_epochs: object | None = None
         self._iteration: object | None = None
         self._fresh = True
-        """It was never made the same as the other members'."""
+        """True until the state was made the same as the other members'."""
         self._restored = False
-        """It went back to a commit since it was last the same."""
+        """True if the state went back to a commit since it was last the same."""
         self._left = False
-        """It is what it was when the group agreed to change."""
+        """True if the state is unchanged since the group agreed to change; a rollback must not touch it."""
         self._saved: commit_blob.Bytes | None = None
-        """The last commit; of rank 0 of a job, the one that is kept outside of this process."""
+        """The last commit; on rank 0 of a job, the one that is kept outside of this process."""
         for name, value in values.items():
             setattr(self, name, value)
 
@@ -142,7 +143,7 @@ class State:
 
     @property
     def logical_workers(self) -> int | None:
-        """How many logical workers share each batch; None: as many as there are."""
+        """Number of logical workers that share each batch; None: as many as there are workers."""
         logical: int | None = self._logical
         return logical
 
@@ -162,13 +163,13 @@ class State:
 
     @property
     def sharded(self) -> bool:
-        """Whether a factory makes its objects, sharded over the group."""
+        """True if a factory makes the state's objects, sharded over the group."""
         return self._factory is not None
 
     # --- the place in the data ----------------------------------------------------------------------------------------
 
     def epochs(self, count: int) -> Iterator[int]:
-        """The epochs that are still to be trained: goes on where the last commit or planned change was.
+        """Yield the epochs that are still to be trained, from the last commit or planned change on.
 
         Args:
             count: Epochs in all.
@@ -193,7 +194,7 @@ class State:
                 self._in_epochs = None
 
     def _seed(self, seed: int, step: int, worker: int) -> None:
-        """With logical workers: draw what this one draws in this step; 0 is whoever is between steps."""
+        """Seed a logical worker's random numbers for this step; worker 0 stands for the code between steps."""
         if self._logical:
             logical.seed((seed, int(self.epoch), self._calls, step, worker), frameworks())
 
@@ -204,7 +205,7 @@ class State:
         self._pass, self._done = passes, done
 
     def _enter(self, count: int) -> int | None:
-        """The batch with which a pass over the data begins; None when it was finished before a rescale."""
+        """Return the batch with which a pass over the data begins; None if it was finished before a rescale."""
         self._stepped = self._done
         if self._in_epochs is None:
             return self._done
@@ -232,13 +233,13 @@ class State:
             self._unproven = 0
 
     def passed(self, steps: int) -> None:
-        """A whole pass over some data was trained by other means than `batches` (Keras' `fit`)."""
+        """Record a whole pass over some data that was trained by other means than `batches` (Keras' `fit`)."""
         self._step += steps
         self._calls += 1
         self._pass, self._done = max(self._pass, self._calls), 0
 
     def _watch(self) -> None:
-        """Have PyTorch's parts say when a step leaves the road of logical workers."""
+        """Have PyTorch's parts report a step that logical workers can't reproduce."""
         _torch().watch(part.value for part in self._parts.values())
 
     def _leave(self) -> None:
@@ -246,7 +247,7 @@ class State:
         self._pass += self._in_epochs is not None
 
     def _in_flight(self) -> int:
-        """1 when the present batch is trained already although its turn of the loop isn't over."""
+        """Return 1 if the present batch is trained already although its turn of the loop isn't over, else 0."""
         if context.micro_batch is None or context.state is not self:
             return 0
         return int(context.trained if context.reducers else context.micro_batch.last)
@@ -255,7 +256,7 @@ class State:
         return 0 if context.micro_batch is None else self._in_flight() * context.micro_batch.batch
 
     def _position(self) -> tuple[int, int, int]:
-        """Where a training that starts from now has to go on: epoch, pass over the data, batches done in it."""
+        """Return the position from which a training has to go on: epoch, pass over the data, batches done in it."""
         if self._in_epochs is not None and self._iteration is None and self._calls > 0 and self._calls >= self._pass:
             return self.epoch + 1, 0, 0
         if self._in_flight():
@@ -266,7 +267,7 @@ class State:
         """Add a row to `history`: epoch, step and `values`.
 
         The history belongs to the state: it is committed, goes back with a rollback, and after a change of the group
-        all workers go on with rank 0's. `train(state)` begins anew then, so what it gathers elsewhere is lost.
+        all workers go on with rank 0's. `train(state)` begins anew then, so values that it gathers elsewhere are lost.
 
         Args:
             values: Single numbers of any framework, kept as Python's; anything else as it is, if it can be pickled.
@@ -280,8 +281,8 @@ class State:
         """Keep everything as it is now, and regroup if the workers of the job are to change.
 
         A worker that dies takes the others back to the last commit, so commit as often as steps are dear. A commit
-        after the last batch of an epoch means that the epoch is done: what belongs to the epoch (its evaluation, say)
-        goes before it.
+        after the last batch of an epoch means that the epoch is done: do all that belongs to the epoch (its evaluation,
+        say) before.
 
         Args:
             durable: Write it to disk now; otherwise it is in memory outside of the workers, and on disk seconds later.
@@ -331,9 +332,9 @@ class State:
         self._saved = b"".join(pieces) if kept is None else kept
 
     def begin(self) -> None:
-        """Have something to go back to when a group breaks before the first commit.
+        """Keep a first commit, for a group that breaks before the first `commit`.
 
-        A state that is trained again may have changed since its last commit, and others take from here what it is.
+        A state that is trained again may have changed since its last commit, and other members take it from here.
         """
         if (self._saved is None or not self._fresh) and not (self._factory is not None and self._parts):
             self._saved = self.encoded()
@@ -354,7 +355,7 @@ class State:
         self._restored = True
 
     def on_leave(self) -> None:
-        """Called before a planned change: if all die in it, the job goes on from here."""
+        """Prepare for a planned change: if all members die in it, the job goes on from here."""
         self._in_epochs = self._iteration = None
         if self._factory is not None:
             return  # all members have kept their shards together
@@ -365,8 +366,8 @@ class State:
     def sync(self) -> None:
         """Make the members' states one; a job that begins anew takes up this training's last commit here.
 
-        In a planned change, members keep their models and optimizers, and only newcomers take rank 0's. If one member
-        went back to a commit, a step may have been taken by some of them only: all take rank 0's commit.
+        In a planned change, members keep their models and optimizers, and only joining workers take rank 0's. If one
+        member went back to a commit, a step may have been taken by some of them only: all take rank 0's commit.
         """
         if self._factory is None:
             self._send(context.group)
@@ -433,7 +434,7 @@ class State:
             self._values.update((name, part.value) for name, part in parts.items())
 
     def drop(self) -> None:
-        """Let go of what the factory has made for a group that is over."""
+        """Drop the objects that the factory has made for a group that is over."""
         if self._factory is not None:
             context.begin_step()
             for name in self._parts:
@@ -443,7 +444,7 @@ class State:
             gc.collect()
 
     def require_logical(self) -> None:
-        """Refuse what can't be the same for every number of processes."""
+        """Refuse a state that can't be the same for every number of processes."""
         if not self._logical:
             return
         if self.framework != "torch":
@@ -466,22 +467,22 @@ class State:
             self.decode(kept)
 
     def end_as(self, blob: commit_blob.Bytes) -> None:
-        """Be what it was at the end of a training in which this worker has not taken part."""
+        """Take the state at the end of a training in which this worker has not taken part."""
         for part in self._parts.values():
             part.reset()
         self.decode(blob)
         self._saved = None
 
     def objects(self) -> dict[str, Any]:
-        """Models, optimizers and schedulers by their names, and itself under none."""
+        """Return models, optimizers and schedulers by their names, and the state itself under an empty name."""
         return {"": self, **{name: part.value for name, part in self._parts.items()}}
 
     def encoded(self) -> bytes:
-        """Everything, as one blob."""
+        """Return everything, as one blob."""
         return b"".join(self.pieces())
 
     def pieces(self) -> list[commit_blob.Bytes]:
-        """Everything, in the pieces of one blob, which are the memory of the objects themselves."""
+        """Return everything, in the pieces of one blob, which are the memory of the objects themselves."""
         _complete(self._parts)
         epoch, passes, done = self._position()
         plain = {name: value for name, value in self._values.items() if name not in self._parts}
@@ -507,7 +508,7 @@ class State:
         return commit_blob.pack(pickled, parts)
 
     def decode(self, blob: commit_blob.Bytes) -> None:
-        """Make everything what it was when `blob` was encoded."""
+        """Restore everything from `blob`."""
         content, parts = commit_blob.unpack(blob)
         workers, threads = content["logical"] or (None, None)
         if workers != self._logical:
@@ -541,7 +542,7 @@ class State:
     # --- the rendezvous -----------------------------------------------------------------------------------------------
 
     def on_reset(self) -> None:
-        """Called when another generation stands, before the states are made the same."""
+        """Prepare for another generation, before the states are made the same."""
         for part in self._parts.values():
             part.reset()
         self._in_epochs = self._iteration = None
@@ -554,7 +555,7 @@ class State:
             )
 
     def wanted(self) -> bool:
-        """Whether this worker knows of a change; the group has to agree on it before anybody goes."""
+        """Return True if this worker knows of a change; the group has to agree on it before any member leaves."""
         if session.current is not None and session.current.change_wanted():
             return True
         return context.group is not None and context.group.change_wanted()
@@ -589,9 +590,9 @@ class State:
 
 
 def _in_one_training(group: Group, flags: Array) -> Any:
-    """The sum of the members' flags, once all have come to the same training of the cell; `Overtaken` for the others.
+    """Return the sum of the members' flags, once all are in the same training; raise `Overtaken` on others.
 
-    A member that is behind takes up what became of its training, and comes here again in the next one.
+    A member that is behind takes up the outcome of its training, and comes here again in the next one.
     """
     while group.size() > 1:
         numbers = np.zeros(group.size())
@@ -610,7 +611,7 @@ def _training() -> int:
 
 
 def _training_of(blob: commit_blob.Bytes) -> int:
-    """The number of the training within its cell that a commit is of; of older versions of this package, 1."""
+    """Return the number, within its cell, of a commit's training; 1 for older versions of this package."""
     plain = commit_blob.plain(blob)
     return 1 if plain is None else int(pickle.loads(plain).get("training", 1))  # noqa: S301  the job's own
 
@@ -625,7 +626,7 @@ def warm_up() -> None:
 
 
 def _remade(values: dict[str, Any], logical_workers: int | None) -> State:
-    """A state in another process, which becomes what the other members' is when their training takes it in."""
+    """Return a state in another process, which takes the other members' state when their training takes it in."""
     state = State(logical_workers=logical_workers)
     for name, value in values.items():
         setattr(state, name, value)
@@ -633,7 +634,7 @@ def _remade(values: dict[str, Any], logical_workers: int | None) -> State:
 
 
 def _checked(logical_workers: int | None) -> int | None:
-    """The number of logical workers that is asked for, here or by `--logical`."""
+    """Return the number of logical workers that is requested, here or by `--logical`."""
     asked = os.environ.get(LOGICAL_WORKERS) if logical_workers is None else logical_workers
     if asked is None:
         return None
@@ -668,7 +669,7 @@ def _made_anew(factory: Callable[[Any], dict[str, Any]], logical_workers: int | 
 
 
 def _require_whole_group() -> None:
-    """Before a commit is kept: what it holds may come of a collective that a member's death has broken off."""
+    """Check the group before a commit is kept, whose values may come from a collective that a death has broken."""
     try:
         if context.group is not None:
             context.group.require_whole()
@@ -677,14 +678,14 @@ def _require_whole_group() -> None:
 
 
 def owns_commits(group: Group | None) -> bool:
-    """Whether this worker's commits are the job's; workers without a group train apart and have none in common."""
+    """Return True if this worker's commits are the job's; workers without a group have no common commits."""
     if group is not None and group.elastic:
         return group.rank() == 0
     return int(os.environ.get("WORLD_SIZE", "1")) == 1
 
 
 def _kept(plain: bytes) -> memoryview | None:
-    """The job's last commit from shared memory or disk, if it is the one with these plain values."""
+    """Return the job's last commit from shared memory or disk, if it is the one with these plain values."""
     if session.current is None:
         return None
     with contextlib.suppress(OSError):
@@ -695,7 +696,7 @@ def _kept(plain: bytes) -> memoryview | None:
 
 
 def frameworks() -> list[Any]:
-    """Our files for the frameworks that this process has imported."""
+    """Return our modules for the frameworks that this process has imported."""
     return [
         importlib.import_module(f"jupyter_elastic.training.{name}")
         for name, modules in _FRAMEWORKS.items()
@@ -714,7 +715,7 @@ def _tracked(value: Any) -> Tracked | None:
 
 
 def _complete(parts: dict[str, Tracked]) -> None:
-    """Let a framework make whole what needs several objects to be whole (a Keras optimizer needs its model)."""
+    """Let a framework complete objects that need several objects (a Keras optimizer needs its model)."""
     for framework in frameworks():
         complete = getattr(framework, "complete", None)
         if complete is not None:
@@ -722,7 +723,7 @@ def _complete(parts: dict[str, Tracked]) -> None:
 
 
 def _number(value: Any) -> Any:
-    """A single number of any framework as Python's own; anything else as it is."""
+    """Return a single number of any framework as Python's own; anything else as it is."""
     if isinstance(value, bool | int | float | str) or np.ndim(value) != 0:
         return value
     try:

@@ -1,4 +1,4 @@
-"""TensorFlow's end of `training`: plain variables in a state. Gradients are `keras_gradients`' business."""
+"""TensorFlow's part of `training`: plain variables in a state. `keras_gradients` handles gradients."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from jupyter_elastic.training.tracked import Tracked
 from jupyter_elastic.types.errors import BadRequest
 
 dense = tf.convert_to_tensor
-"""A gradient as collectives take it."""
+"""Returns a gradient as collectives take it."""
 not_converted = tf.autograph.experimental.do_not_convert
 
 
 def tracked(value: Any) -> Tracked | None:
-    """The part of a state that a plain TensorFlow variable is, or None."""
+    """Return the part of a state that a plain TensorFlow variable is, or None."""
     return _Single(value) if isinstance(value, tf.Variable) else None
 
 
@@ -38,7 +38,7 @@ class _Single:
         self.value.assign(captured)
 
     def reset(self) -> None:
-        """Nothing to drop."""
+        """Do nothing: there is nothing to drop."""
 
 
 def collate_for(data: Any) -> None:
@@ -51,13 +51,13 @@ def collate_for(data: Any) -> None:
 
 
 def indexable(data: Any) -> Any:
-    """A TensorFlow data set as arrays, read once; anything else as it is.
+    """Return a TensorFlow data set as arrays, read once; anything else as it is.
 
-    One of batches counts by its samples. Where samples have parts within parts, or are of different shapes, it is a
-    list of them.
+    A data set of batches counts by its samples. If samples have parts within parts, or are of different shapes, the
+    result is a list of them.
 
     Raises:
-        BadRequest: It has no end, or nobody knows how long it is.
+        BadRequest: The data set has no end, or its length is unknown.
     """
     if not isinstance(data, tf.data.Dataset):
         return data
@@ -82,7 +82,7 @@ def indexable(data: Any) -> Any:
 
 
 def _of_batches(data: Any) -> bool:
-    """Whether the elements are batches: `batch` or `unbatch`, whichever came last."""
+    """Return True if the elements are batches, by the last `batch` or `unbatch`."""
     while True:
         kind = type(data).__name__.lower()
         if "unbatch" in kind or "flatmap" in kind:

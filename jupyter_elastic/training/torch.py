@@ -1,7 +1,6 @@
-"""PyTorch's end of `training`: gradients of the global batch, parts of a state.
+"""PyTorch's part of `training`: gradients of the global batch, parts of a state.
 
-Gradients are added up in a hook before the optimizer's own `step`, so optimizers, schedulers and scalers stay what they
-are.
+Gradients are added up in a hook before the optimizer's own `step`, so optimizers, schedulers and scalers do not change.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ _numbers = itertools.count()
 class Reducer:
     """Makes an optimizer step with the gradient of the global batch's mean loss, however the batch is shared out.
 
-    Each rank's gradient counts by its share of the samples (Horovod's average is exact for equal shares only). Within
-    a micro-batched share gradients only add up, and the optimizer sees none, so that its `step` changes nothing.
+    Each rank's gradient counts by its share of the samples (Horovod's average is exact for equal shares only). Within a
+    micro-batched share gradients only add up, and the optimizer sees none, so that its `step` changes nothing.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -51,10 +50,10 @@ class Reducer:
         self.tree: TreeSum | None = None
         self.kept: dict[torch.Tensor, torch.Tensor] = {}
         self.taken: object = None
-        """The piece of a batch whose gradients were taken before the step; itself outside of `batches`."""
+        """The piece of a batch whose gradients were taken before the step; the reducer itself outside of `batches`."""
         self.steps = 0
         self.known = len(_parameters(optimizer))
-        """How many parameters the optimizer had at its last step."""
+        """Number of parameters of the optimizer at its last step."""
         optimizer.register_step_pre_hook(self._before_step)
         context.reducers += 1
 
@@ -108,7 +107,7 @@ class Reducer:
         context.stepped(change=change)
 
     def _reduce_in_order(self, parameters: list[torch.Tensor], workers: int) -> None:
-        """Take one logical worker's gradients; the sum of all, in the tree's order, when it is this process's last."""
+        """Take one logical worker's gradients; after this process's last one, sum all of them in the tree's order."""
         taken = context.micro_batch
         if taken is None or taken.worker is None:
             raise EngineError(
@@ -159,7 +158,7 @@ class Reducer:
 
     @staticmethod
     def _put(parameters: list[torch.Tensor], gradients: list[torch.Tensor], flags: torch.Tensor) -> None:
-        """Give the parameters that anybody has used the sum of their gradients."""
+        """Give the parameters that any member has used the sum of their gradients."""
         used = flags.tolist()
         for parameter, gradient, users, sparse in zip(
             parameters, gradients, used, used[len(parameters) :], strict=False
@@ -185,7 +184,7 @@ class Reducer:
                 parameter.grad = parameter.grad.detach().mul_(_weight(parameter))
 
     def _add_up(self, parameters: list[torch.Tensor], *, change: bool) -> bool:
-        """Sum over the group; flags that travel along say what was used and who wants a change."""
+        """Sum over the group, with flags of used parameters and wanted changes; return True if a change is wanted."""
         parameters = [p for p in parameters if not is_sharded(p)]
         gradients = [dense(p.grad) if p.grad is not None else torch.zeros_like(p) for p in parameters]
         flags, *gradients = self._allreduce([_flags(parameters, change=change), *gradients])
@@ -198,19 +197,19 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _flags(parameters: list[torch.Tensor], *, change: bool) -> torch.Tensor:
-    """For each parameter whether it has a gradient, and a sparse one; last, whether this worker wants a change."""
+    """Return for each parameter if it has a gradient, and a sparse one; last, if this worker wants a change."""
     used = [float(p.grad is not None) for p in parameters]
     sparse = [float(p.grad is not None and p.grad.is_sparse) for p in parameters]
     return torch.tensor([*used, *sparse, float(change)])
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Whether it is a shard of a tensor (DTensor), which FSDP makes of parameters."""
+    """Return True for a shard of a tensor (DTensor), which FSDP makes of parameters."""
     return hasattr(tensor, "device_mesh")
 
 
 def _weight(parameter: torch.Tensor) -> float:
-    """By what its gradient is still to be multiplied; that of a shard was when it was added up over the group."""
+    """Return the factor still missing in a parameter's gradient; a shard's was applied when it was added up."""
     return 1.0 if is_sharded(parameter) and context.group is not None and context.group.size() > 1 else context.weight
 
 
@@ -229,10 +228,10 @@ def synchronize(optimizer: torch.optim.Optimizer) -> bool:
     """Add the gradients up now instead of in `step`, so that they can be clipped.
 
     Args:
-        optimizer: One of the state, or given to `training.prepare`, or `hvd.DistributedOptimizer`.
+        optimizer: An optimizer of the state, or given to `training.prepare`, or `hvd.DistributedOptimizer`.
 
     Returns:
-        Whether `.grad` holds the gradient of the global batch now; False on a piece that is not the batch's last.
+        True if `.grad` holds the gradient of the global batch now; False on a piece that is not the batch's last.
     """
     reducer = prepare(optimizer)
     if reducer is None:
@@ -244,16 +243,16 @@ def synchronize(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def dense(gradient: torch.Tensor) -> torch.Tensor:
-    """A gradient as collectives take it."""
+    """Return a gradient as collectives take it."""
     return (gradient.to_dense() if gradient.is_sparse else gradient).contiguous()
 
 
 GRAD_SCALER = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
-"""Before PyTorch 2.3 there was only that of CUDA."""
+"""The scaler; before PyTorch 2.3 there was only CUDA's."""
 
 
 class _Scaler:
-    """What `torch.amp.GradScaler` does with prepared optimizers: it looks for overflow in the sum over all workers.
+    """The methods of `torch.amp.GradScaler` for prepared optimizers: they find overflow in the sum over workers.
 
     Else a worker whose share overflows would leave the step out, and the others would wait for it. Pieces before a
     batch's last one only add up.
@@ -291,7 +290,7 @@ for _name in ("step", "unscale_", "update"):
 # --- logical workers --------------------------------------------------------------------------------------------------
 
 _watched: list[tuple[str, torch.Tensor, torch.Tensor]] = []
-"""Buffers of the models that are trained (name, itself, what it was), until the first gradient is there."""
+"""Buffers of the trained models (name, the buffer, its former value), until the first gradient is there."""
 
 
 def require_logical(values: Iterable[Any]) -> None:
@@ -307,7 +306,7 @@ def require_logical(values: Iterable[Any]) -> None:
 
 
 def watch(values: Iterable[Any]) -> None:
-    """Look whether the first forward pass changes buffers of these models."""
+    """Watch if the first forward pass changes buffers of these models."""
     _watched[:] = [
         (f"{type(model.get_submodule(name.rpartition('.')[0])).__name__}'s {name}", buffer, buffer.clone())
         for model in values
@@ -340,17 +339,17 @@ class Packed:
 
 
 def pack(tree: Any) -> Any:
-    """Tensors in nested dicts, lists and tuples -> `Packed`, on the host; may share memory."""
+    """Pack the tensors in nested dicts, lists and tuples as `Packed`, on the host; may share memory."""
     return mapped(_packed, tree)
 
 
 def unpack(tree: Any) -> Any:
-    """The inverse of `pack`."""
+    """Undo `pack`."""
     return mapped(_unpacked, tree)
 
 
 def mapped(change: Callable[[Any], Any], tree: Any) -> Any:
-    """The tree with each leaf changed."""
+    """Return the tree with each leaf changed."""
     if isinstance(tree, dict):
         return {key: mapped(change, value) for key, value in tree.items()}
     if isinstance(tree, list) or type(tree) is tuple:
@@ -377,7 +376,7 @@ def _unpacked(leaf: Any) -> Any:
 
 
 class Stateful:
-    """Anything with `state_dict` and `load_state_dict`: modules, optimizers, schedulers, scalers."""
+    """Any object with `state_dict` and `load_state_dict`: module, optimizer, scheduler, scaler."""
 
     framework: str | None = "torch"
 
@@ -406,7 +405,7 @@ class Stateful:
 
 
 def tracked(value: Any) -> Tracked | None:
-    """The part of a state that a PyTorch object is, or None."""
+    """Return the part of a state that a PyTorch object is, or None."""
     known = isinstance(value, torch.nn.Module | torch.optim.Optimizer)
     given = value.parameters() if isinstance(value, torch.nn.Module) else _parameters(value) if known else ()
     if any(map(is_sharded, given)):
@@ -425,23 +424,23 @@ def tracked(value: Any) -> Tracked | None:
 
 
 def collate_for(data: Any) -> Callable[[list[Any]], Any] | None:
-    """What makes tensors with a leading axis of single samples, if this is a data set of PyTorch's own kind."""
+    """Return the function that stacks single samples to tensors, if this is a data set of PyTorch's own kind."""
     return torch.utils.data.default_collate if isinstance(data, torch.utils.data.Dataset) else None
 
 
 seed = torch.manual_seed
 threads, set_threads = torch.get_num_threads, torch.set_num_threads
 accumulates = torch.is_grad_enabled
-"""Whether a batch without an optimizer's step may have left gradients for the next one; an evaluation leaves none."""
+"""Returns True if a batch without an optimizer's step may leave gradients for the next one (an evaluation doesn't)."""
 
 
 def random_state() -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Where the random numbers are, of the CPU's generator and of those of the GPUs in use."""
+    """Return the states of the random generators: the CPU's, and those of the GPUs in use."""
     return torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
 
 
 def set_random_state(state: tuple[torch.Tensor, list[torch.Tensor]]) -> None:
-    """Go on from there."""
+    """Restore the states of the random generators."""
     cpu, gpus = state
     torch.set_rng_state(cpu)
     torch.cuda.set_rng_state_all(gpus)

@@ -1,4 +1,4 @@
-"""What a state asks of a framework's object in it. Pure."""
+"""The interface of a framework's object in a state. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Tracked(Protocol):
     """The object itself."""
 
     def capture(self) -> Any:
-        """All that makes it up, as values that pickle; may share memory with it."""
+        """Return all that makes up the object, as values that pickle; may share memory with it."""
         ...
 
     def apply(self, captured: Any) -> None:
-        """Make it what it was when `captured` was taken, on this or another worker."""
+        """Restore the object from `captured`, on this or another worker."""
         ...
 
     def reset(self) -> None:
