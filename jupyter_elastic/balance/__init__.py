@@ -1,4 +1,4 @@
-"""Where training data should lie: plans that move samples between unequal hosts before a training (pure).
+"""Plans that move samples of training data between unequal hosts before a training (pure).
 
 In a synchronous training the slowest host sets the pace. A host that holds more than its speed can bear sends some of
 its samples to others, as long as the epochs that follow win back what the transfer takes.

@@ -1,4 +1,4 @@
-"""Batches by speed: a constant global batch over workers that are not equally fast and all reach the data."""
+"""Splits batches by speed: a constant global batch over workers of unequal speed that all have access to the data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jupyter_elastic.types.errors import BadRequest
 
 
 def batch_sizes(total: int, speeds: Sequence[float]) -> list[int]:
-    """Split a global batch so that the last worker is through as early as whole samples allow.
+    """Split a global batch so that the last worker finishes as early as whole samples allow.
 
     Args:
         total: samples of the global batch.
@@ -21,7 +21,7 @@ def batch_sizes(total: int, speeds: Sequence[float]) -> list[int]:
         sum is the gradient of the global batch.
 
     Raises:
-        BadRequest: nobody can work, or a speed is no such number.
+        BadRequest: no worker has a speed, or a speed is no such number.
     """
     if total < 0 or any(not 0 <= speed < math.inf for speed in speeds) or not any(speeds):
         raise BadRequest(

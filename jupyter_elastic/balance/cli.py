@@ -1,4 +1,4 @@
-"""`jupyter elastic balance`: plan which samples move between unequal hosts, or make an instance to try that on."""
+"""Implements `jupyter elastic balance`: plans which samples move between unequal hosts, or generates an instance."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from jupyter_elastic.types.errors import BadRequest, ElasticError
 
 
 def parser() -> argparse.ArgumentParser:
-    """The arguments of `jupyter elastic balance`."""
+    """Return the parser of `jupyter elastic balance`."""
     found = ArgumentParser(
         prog="jupyter elastic balance",
         description="Plan which training samples move between unequal hosts, so that none keeps the rest waiting.",
@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Plan; the exit code (2 for what can't be understood or planned)."""
+    """Plan; return the exit code (2 for invalid arguments or an impossible plan)."""
     found = parser()
     try:
         given = found.parse_args(argv)
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _nothing_else_printed() -> Iterator[None]:
-    """HiGHS now and then writes a line of its own to this process's output, where `--json` has only the plan."""
+    """Redirect this process's output, where `--json` has only the plan: HiGHS now and then writes a line of its own."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -102,7 +102,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _row(plan: Plan) -> dict[str, Any]:
-    """As JSON, which has no infinity: an epoch that never ends is null."""
+    """Return the plan as JSON, which has no infinity: an epoch that never ends is null."""
     row = msgspec.to_builtins(plan)
     return {key: None if isinstance(value, float) and math.isinf(value) else value for key, value in row.items()}
 
@@ -124,7 +124,7 @@ def _print(instance: Instance, plan: Plan, row: dict[str, Any]) -> None:
 
 
 def _hosts(instance: Instance, plan: Plan) -> list[tuple[str, int, int, int, float, float]]:
-    """Of each host: name, samples, how many it sends and gets, seconds of an epoch before and after."""
+    """Return for each host: name, samples, numbers sent and received, seconds of an epoch before and after."""
     rows = []
     for host in instance.hosts:
         out = sum(move.samples for move in plan.moves if move.sender == host.name)

@@ -1,4 +1,4 @@
-"""Instances to try solvers on: the same kind and seed give the same instance."""
+"""Generates instances to try solvers on: the same kind and seed give the same instance."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ def generate(kind: Kind, hosts: int, seed: int) -> Instance:
 
     Args:
         kind: `skewed`: data by a Pareto distribution, speeds of 250 to 1,000 samples/s, links of 1 to 10 MB/s;
-        `mild`: data
-            and speeds differ by at most 2; `slow`: as skewed with links of 20 to 200 kB/s. Samples of 3 kB (a small
-            picture), 20 epochs, 2,000 samples a host on the average.
-        hosts: how many.
+            `mild`: data and speeds differ by at most 2; `slow`: as skewed with links of 20 to 200 kB/s. Samples of
+            3 kB (a small picture), 20 epochs, 2,000 samples a host on the average.
+        hosts: the number of hosts.
         seed: of numpy's `default_rng`.
     """
     if kind not in KINDS:

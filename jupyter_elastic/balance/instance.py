@@ -1,4 +1,4 @@
-"""What a plan starts from: hosts, what they hold, how fast they are, and their links. Validated here, once."""
+"""Defines and validates the input of a plan: hosts, their samples and speeds, and their links."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from jupyter_elastic.types.errors import BadRequest
 
 MAX_HOSTS = 1000
 MAX_SAMPLES = 2**53
-"""Samples of all hosts together: exact as a float."""
+"""Maximum samples of all hosts together: exact as a float."""
 MAX_EPOCHS = 1_000_000
 
 
 class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A machine that trains on what it holds."""
+    """A machine that trains on the samples it holds."""
 
     name: str
     samples: int
-    """Samples that lie there before the training."""
+    """Samples on the host before the training."""
     speed: float
-    """Samples a second that it trains on; 0 for one that only stores."""
+    """Training speed in samples a second; 0 for a host that only stores."""
     storage: int | None = None
-    """The most samples that it can hold; None: no limit."""
+    """Maximum number of samples that it can hold; None: no limit."""
     pinned: int = 0
-    """Samples that must not leave it."""
+    """Number of samples that must not leave the host."""
     keep: float = 0.0
-    """The share of its samples, 0 to 1, that must stay."""
+    """Share of its samples, 0 to 1, that must stay."""
 
 
 class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Hosts, their links, and how long they will train."""
+    """Hosts, their links, and the length of the training."""
 
     hosts: tuple[Host, ...]
     bandwidth: tuple[tuple[float, ...], ...]
     """Bytes a second from the host of the row to the host of the column; 0: these two must not exchange data."""
     sample_bytes: float
-    """Bytes that one sample takes on the wire; 0: the data is shared, and only who trains on what is to be decided."""
+    """Bytes of one sample on the wire; 0: the data is shared, and the plan only decides who trains on what."""
     epochs: int
     overhead_s: float = 0.0
-    """Seconds that an epoch takes besides computing, wherever the samples lie: adding up gradients, above all."""
+    """Seconds that an epoch takes besides computing, for any placement: above all adding up gradients."""
 
     def __post_init__(self) -> None:
-        """Refuse what no plan can be made for.
+        """Refuse an instance for which no plan can be made.
 
         Raises:
             ValueError: the first thing that is wrong, with the host's name.
@@ -75,17 +75,17 @@ class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
             raise ValueError(f"`epochs` is {self.epochs}; 1 to {MAX_EPOCHS:,} are possible")
 
     def seconds_a_sample(self, sender: int, receiver: int) -> float:
-        """Seconds that one sample takes from one host (by index) to another; infinite where that is forbidden."""
+        """Return the seconds of one sample's transfer between hosts (by index); infinite if that is forbidden."""
         speed = self.bandwidth[sender][receiver]
         return self.sample_bytes / speed if speed > 0 else math.inf
 
     def movable(self, host: int) -> int:
-        """Samples that may leave a host (by index)."""
+        """Return the number of samples that may leave a host (by index)."""
         one = self.hosts[host]
         return max(0, one.samples - max(one.pinned, math.ceil(one.keep * one.samples - 1e-9)))
 
     def room(self, host: int) -> int:
-        """Samples that a host (by index) can take in beside what it holds."""
+        """Return the number of samples that a host (by index) can take besides its own."""
         one = self.hosts[host]
         return MAX_SAMPLES if one.storage is None else one.storage - one.samples
 
@@ -106,7 +106,7 @@ def read_instance(data: bytes) -> Instance:
             "sample_bytes", "epochs"}`.
 
     Raises:
-        BadRequest: it is no such thing; the message names the field and the host.
+        BadRequest: the data is no instance; the message names the field and the host.
     """
     try:
         return msgspec.json.decode(data, type=Instance)

@@ -24,7 +24,7 @@ from jupyter_elastic.balance.plan import Amounts, When, measure
 from jupyter_elastic.types.errors import BadRequest
 
 GAP = 1e-3
-"""How far from the optimum, as a share of it, the exact solver may stop."""
+"""Relative distance from the optimum at which the exact solver may stop."""
 
 
 def linear(instance: Instance, when: When, budget_s: float, *, whole: bool) -> Amounts:
@@ -67,7 +67,7 @@ def linear(instance: Instance, when: When, budget_s: float, *, whole: bool) -> A
 
 
 def _links(instance: Instance) -> list[tuple[int, int]]:
-    """Those over which samples may go."""
+    """Return the links over which samples may go."""
     hosts = range(len(instance.hosts))
     return [
         (i, j)
@@ -80,9 +80,9 @@ def _links(instance: Instance) -> list[tuple[int, int]]:
 def _program(
     instance: Instance, when: When, links: list[tuple[int, int]]
 ) -> tuple[Any, list[dict[int, float]], list[float]]:
-    """What is to be minimised, rows of factors by variable, and the most that each row may be.
+    """Return the factors to minimise, rows of factors by variable, and the maximum of each row.
 
-    Variables: one x for each link, then T, C and, overlapped, F. Without samples on it a host needs none.
+    Variables: one x for each link, then T, C and, overlapped, F. A host without samples on it needs no row.
     """
     epoch, transfer, first = len(links), len(links) + 1, len(links) + 2
     rows: list[dict[int, float]] = []
@@ -119,9 +119,9 @@ def _program(
 
 
 def _rounded(instance: Instance, found: dict[tuple[int, int], float], when: When) -> dict[tuple[int, int], int]:
-    """Whole samples of a plan in fractions: rounded down, and then one by one from whoever would be last.
+    """Round a plan in fractions to whole samples: down, and then one by one from the host that would be last.
 
-    Rounding down alone leaves samples here and there on a host for which each takes long, or, with `speed` 0, for ever.
+    Rounding down alone leaves samples on hosts for which each takes long, or, with `speed` 0, for ever.
     """
     hosts = instance.hosts
     amounts = {link: math.floor(value + 1e-6) for link, value in found.items() if value > 1e-6}

@@ -1,4 +1,4 @@
-"""What a plan costs and wins: one measure for all solvers, so that their figures can be compared."""
+"""Measures a plan's cost and gain: one measure for all solvers, so that their figures can be compared."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import msgspec
 from jupyter_elastic.balance.instance import Instance, Move
 
 When = Literal["before", "overlapped"]
-"""Whether the samples move before the training, or while the first epoch runs on those that are there already."""
+"""Time of the transfer: before the training, or while the first epoch runs on the samples already there."""
 Amounts = Mapping[tuple[int, int], int]
 """Samples by (sender, receiver), hosts by index."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Who sends how many samples to whom, and what comes of it. Times are predictions in seconds."""
+    """The transfers between hosts, and their effect. Times are predictions in seconds."""
 
     solver: str
-    """The one that made it; of `auto` the one whose plan it took."""
+    """The solver that made the plan; for `auto` the one whose plan was taken."""
     moves: tuple[Move, ...]
     epoch_s: float
     """An epoch with the samples where the plan puts them."""
@@ -28,12 +28,12 @@ class Plan(msgspec.Struct, frozen=True):
     total_s: float
     """All epochs and the transfer."""
     without_s: float
-    """All epochs with the samples where they are; infinite where a host that can't train holds some."""
+    """All epochs without a transfer; infinite if a host that can't train holds samples."""
     why: str
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """Of some moves."""
+    """The cost of some moves."""
 
     epoch_s: float
     transfer_s: float
@@ -41,11 +41,11 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 def measure(instance: Instance, amounts: Amounts, when: When = "before") -> Cost:
-    """What moving these amounts costs.
+    """Return the cost of moving these amounts.
 
-    A synchronous epoch takes as long as its slowest host, and what it takes besides computing. A host sends to one host
-    at a time and receives from one, both at once; the transfer takes as long as the busiest sender or receiver, which a
-    preemptive schedule attains (Gonzalez and Sahni, *Open shop scheduling to minimize finish time*, 1976).
+    A synchronous epoch takes as long as its slowest host, plus its overhead. A host sends to one host at a time and
+    receives from one, both at once; the transfer takes as long as the busiest sender or receiver, which a preemptive
+    schedule attains (Gonzalez and Sahni, *Open shop scheduling to minimize finish time*, 1976).
 
     Args:
         instance: the hosts and links.
@@ -72,7 +72,7 @@ def measure(instance: Instance, amounts: Amounts, when: When = "before") -> Cost
 
 
 def fits(instance: Instance, amounts: Amounts) -> bool:
-    """Whether no sample is sent that the sender does not hold or may not give, and each receiver has room."""
+    """Return whether senders hold and may give all they send, and each receiver has room."""
     for host in range(len(instance.hosts)):
         out = sum(samples for (sender, _), samples in amounts.items() if sender == host)
         into = sum(samples for (_, receiver), samples in amounts.items() if receiver == host)
@@ -85,7 +85,7 @@ def fits(instance: Instance, amounts: Amounts) -> bool:
 
 
 def made(solver: str, instance: Instance, amounts: Amounts, when: When = "before") -> Plan:
-    """The plan of these amounts, in words."""
+    """Make the plan of these amounts, with its reason in words."""
     cost, without = measure(instance, amounts, when), measure(instance, {}, when)
     names = [host.name for host in instance.hosts]
     moves = tuple(Move(names[pair[0]], names[pair[1]], amounts[pair]) for pair in sorted(amounts) if amounts[pair])

@@ -1,4 +1,4 @@
-"""A training under a plan, step by step: what the plan's formula leaves out (schedules of transfers, uneven speed)."""
+"""Simulates a training under a plan by steps, with what the plan's formula omits: transfer schedules, uneven speed."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from jupyter_elastic.balance.plan import Plan, When
 from jupyter_elastic.types.errors import BadRequest
 
 PARTS = 20
-"""Into how many parts a move is cut: between two of them sender and receiver may turn to others."""
+"""Number of parts of a move: between two of them sender and receiver may turn to others."""
 
 
 class Training(msgspec.Struct, frozen=True):
-    """What came of it, in seconds."""
+    """The simulated training, in seconds."""
 
     transfer_s: float
     epoch_s: float
     """Mean over the epochs."""
     total_s: float
     waiting: dict[str, float]
-    """By host the share of the epochs' time, 0 to 1, in which it waits for slower ones."""
+    """Share of the epochs' time, 0 to 1, in which a host waits for slower ones, by host."""
 
 
 def simulate(
@@ -29,12 +29,12 @@ def simulate(
 ) -> Training:
     """Move the samples, then train; overlapped, the first epoch ends no sooner than the transfer.
 
-    A sender always serves the receiver that is free and has most to get from it. In each step of an epoch a host works
-    through an equal part of its samples, and all wait for the last.
+    A sender always serves the free receiver that has most to get from it. In each step of an epoch a host works through
+    an equal part of its samples, and all wait for the last.
 
     Args:
         instance: the hosts and links.
-        plan: who sends what to whom.
+        plan: the moves.
         when: as the plan was made for.
         steps: of an epoch.
         noise: standard deviation of a step's duration, as a share of its mean.
@@ -78,7 +78,7 @@ def simulate(
 
 
 def _transfer(moves: dict[tuple[int, int], float]) -> float:
-    """Seconds until all is moved: one receiver a sender and one sender a receiver at a time."""
+    """Return the seconds until all is moved: one receiver a sender and one sender a receiver at a time."""
     parts = {pair: PARTS for pair, seconds in moves.items() if seconds > 0}
     running: dict[tuple[int, int], float] = {}
     now = 0.0

@@ -1,6 +1,6 @@
-"""The solvers: an exact one (ILP), its relaxation with rounding (LP), a greedy one, none, and the best of them (auto).
+"""The solvers: an exact one (ILP), its relaxation with rounding (LP), a greedy one, none, the best of them (auto).
 
-The problem that they solve stands in `linear`.
+`linear` states the problem that they solve.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from jupyter_elastic.balance.plan import Amounts, Plan, When, fits, made, measur
 from jupyter_elastic.types.errors import BadRequest
 
 TARGETS, ROUNDS = 12, 3
-"""How many epoch times the greedy plan tries in a round, and its rounds."""
+"""Number of epoch times that the greedy plan tries in a round, and number of rounds."""
 CHUNKS_A_HOST, CHUNKS = 15, 150
-"""Into how many parts it cuts what is to be moved: so many for each host, and at most so many."""
+"""Number of parts that the greedy plan moves: for each host, and at most in all."""
 POWER = 6
-"""How much more a busy host counts than an idle one when it chooses a link."""
+"""Weight exponent by which the greedy plan prefers links of idle hosts to those of busy ones."""
 RELAYING_HOSTS = 100
-"""Up to so many hosts it looks for two quick links in the place of a slow one."""
+"""Maximum number of hosts for which the greedy plan tries two quick links in place of a slow one."""
 EXACT_HOSTS, LINEAR_HOSTS = 20, 200
-"""Up to so many hosts `auto` asks the exact solver, which takes about a second for them, or the relaxation."""
+"""Maximum number of hosts for which `auto` runs the exact solver, about a second for these, or the relaxation."""
 
 
 Solver = Callable[[Instance, When, float], Amounts]
@@ -37,17 +37,17 @@ def none(instance: Instance, when: When, budget_s: float) -> Amounts:  # noqa: A
 
 
 def ilp(instance: Instance, when: When, budget_s: float) -> Amounts:
-    """The best plan, to `linear.GAP`, or the best one found within the budget: HiGHS by SciPy's `milp`."""
+    """Return the best plan, to `linear.GAP`, or the best one found within the budget: HiGHS by SciPy's `milp`."""
     return linear(instance, when, budget_s, whole=True)
 
 
 def lp(instance: Instance, when: When, budget_s: float) -> Amounts:
-    """The best plan in fractions of samples, rounded: for many hosts. About a sample a link off."""
+    """Return the best plan in fractions of samples, rounded: for many hosts. About a sample a link off."""
     return linear(instance, when, budget_s, whole=False)
 
 
 def greedy(instance: Instance, when: When, budget_s: float) -> Amounts:  # noqa: ARG001
-    """Try epoch times; for each let whoever holds too much send where that adds least to the busiest; keep the best.
+    """Try epoch times; at each let overloaded hosts send where that adds least to the busiest; return the best plan.
 
     Needs no library. The tried times lie evenly, by their logarithms, between the shortest epoch that any plan can have
     and today's, and then, in two more rounds, around the best so far. Within 3 % of the best plan on ordinary networks,
@@ -79,7 +79,7 @@ def greedy(instance: Instance, when: When, budget_s: float) -> Amounts:  # noqa:
 
 
 def auto(instance: Instance, when: When, budget_s: float) -> tuple[str, Amounts]:
-    """The best of `greedy` and, where SciPy is, `ilp` or `lp` (many hosts); no transfer when that is best.
+    """Return the best of `greedy` and, with SciPy, `ilp` or `lp` (many hosts); no transfer when that is best.
 
     Returns:
         the solver whose plan it is, and the plan
@@ -94,7 +94,7 @@ def auto(instance: Instance, when: When, budget_s: float) -> tuple[str, Amounts]
 
 _NAMED: dict[str, Solver] = {"none": none, "greedy": greedy, "lp": lp, "ilp": ilp}
 SOLVERS = ("auto", *_NAMED)
-"""The names that `solve` knows."""
+"""Names of solvers for `solve`."""
 
 
 def solve(instance: Instance, solver: str = "auto", *, when: When = "before", budget_s: float = 5.0) -> Plan:
@@ -133,7 +133,7 @@ def solve(instance: Instance, solver: str = "auto", *, when: When = "before", bu
 
 
 def _check_trainable(instance: Instance) -> None:
-    """Refuse samples that lie on a host without speed and can't reach one with it."""
+    """Refuse samples on a host without speed that can't be moved to one with speed."""
     for index, host in enumerate(instance.hosts):
         if host.speed > 0 or not host.samples:
             continue
@@ -156,7 +156,7 @@ def _check_trainable(instance: Instance) -> None:
 
 
 def _range_of_epochs(instance: Instance) -> tuple[float, float]:
-    """The shortest epoch that any plan could have, and the longest worth trying."""
+    """Return the shortest epoch that any plan could have, and the longest worth trying."""
     total, speed = sum(host.samples for host in instance.hosts), sum(host.speed for host in instance.hosts)
     if not total:
         return 0.0, 0.0
@@ -167,12 +167,12 @@ def _range_of_epochs(instance: Instance) -> tuple[float, float]:
 
 
 def _sent_for(instance: Instance, epoch_s: float, seconds: Any) -> Amounts:
-    """What is sent so that an epoch takes no more than this, where that is possible.
+    """Return the amounts to send so that an epoch takes at most `epoch_s`, if that is possible.
 
-    Chunk after chunk, the host that will be busy longest sends: straight to a host with room, or to one that passes
-    as many of its own samples on to a host with room (nothing is relayed, and two quick links may beat a slow one).
-    Of all ways the one is taken that adds least to the sum of the hosts' sending and receiving times to the power of
-    `POWER`, which stands for the greatest of them.
+    Chunk after chunk, the host that will be busy longest sends: straight to a host with room, or to one that passes as
+    many of its own samples on to a host with room (nothing is relayed, and two quick links may beat a slow one). The
+    path is chosen that adds least to the sum of the hosts' sending and receiving times to the power of `POWER`, which
+    stands for the greatest of them.
     """
     hosts = instance.hosts
     movable = np.array([instance.movable(host) for host in range(len(hosts))])

@@ -1,4 +1,4 @@
-"""What each host holds, how fast it is and how long it waits, for a person: table and plot, as HTML and text (pure).
+"""Shows each host's samples, speed and waiting time to a person: table and plot, as HTML and text (pure).
 
 The plot has two bars for each host, before the first move and now, of its samples and of the seconds that it computes
 an epoch.
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from html import escape
 
 MOST = 16
-"""So many hosts are shown."""
+"""Maximum number of shown hosts."""
 _HEAD = ("host", "samples", "moved", "samples/s", "epoch", "waits")
 _CELL = "text-align:left;padding:1px 12px 1px 0;white-space:nowrap"
 _LINE = "margin:2px 0"
 _WIDTH = 110
-"""Of the longest bar, in pixels."""
+"""Length of the longest bar, in pixels."""
 _BEFORE, _NOW = "var(--jp-ui-font-color3, #9e9e9e)", "var(--jp-brand-color1, #1976d2)"
 
 
@@ -29,17 +29,17 @@ class Row:
     """Samples before the first move."""
     now: int
     speed: float | None
-    """Samples/s; None where it was not measured yet."""
+    """Samples/s; None before the first measurement."""
     waits: float | None
-    """The share of the time, 0 to 1, that it spends in collectives, those that it waits in above all."""
+    """Share of the time, 0 to 1, spent in collectives, above all in waiting there."""
 
     def seconds(self, samples: int) -> float | None:
-        """An epoch's computing, with so many samples; None where no speed is known."""
+        """Return an epoch's computing seconds with these samples; None without a known speed."""
         return samples / self.speed if self.speed else None
 
 
 def bundle(rows: Sequence[Row], words: str) -> dict[str, str]:
-    """The table and what was decided last, by MIME type."""
+    """Return the table and the last decision, by MIME type."""
     shown, more = rows[:MOST], len(rows) - MOST
     table = [[row.name, *_figures(row)] for row in shown]
     rest = [f"and {more} more"] if more > 0 else []

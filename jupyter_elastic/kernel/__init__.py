@@ -1,1 +1,1 @@
-"""IN THE NOTEBOOK'S KERNEL: the magics, their options, and what a cell takes along."""
+"""IN THE NOTEBOOK'S KERNEL: the magics, their options, and the capture of a cell."""

@@ -23,7 +23,7 @@ from jupyter_elastic.jobfiles.framework_variables import set_before_loading, set
 from jupyter_elastic.types.errors import PackagingError
 
 GIVEN = frozenset({"rank", "world_size", "local_rank", "device"})
-"""Names that the worker defines; the notebook's own are not shipped over them."""
+"""Names that the worker defines; the notebook's values of these names are not sent."""
 _HARMLESS = frozenset({"matplotlib", "config", "load_ext", "reload_ext", "autoreload", "precision", "pprint", "xmode"})
 """Line magics that only set up the notebook's own display or editing; they are left out in a worker."""
 _SETTING = re.compile(r"([A-Za-z_]\w*)\s*[=\s]\s*([^{}$]+)")
@@ -35,22 +35,22 @@ _SHELL = "__import__('jupyter_elastic.worker.shell', fromlist=['_'])"
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell that was parsed."""
+    """A parsed cell."""
 
     source: str
     needs: tuple[str, ...]
-    """Names to be looked up in the notebook, in the order of their first reading."""
+    """Names to look up in the notebook, in the order of their first reading."""
     sets: frozenset[str]
     """Names that the cell sets somewhere at top level."""
     open_ended: bool
-    """Whether it may set names that its text does not show (`from x import *`, `exec`)."""
+    """True if the cell may set names that its text does not show (`from x import *`, `exec`)."""
     notes: tuple[str, ...] = ()
     variables: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
-    """Environment variables to be set before the frameworks are loaded (`framework_variables.set_before_loading`)."""
+    """Environment variables to set before the frameworks are loaded (`framework_variables.set_before_loading`)."""
 
 
 def read(source: str, *, filename: str, first_line: int) -> Cell:
-    """The cell as plain Python with its names; PackagingError (with the cell's own line) when it is none."""
+    """Parse a cell into plain Python and its names; PackagingError (with the cell's own line) if it is not Python."""
     try:
         return _read(source, first_line)
     except (SyntaxError, ValueError, RecursionError) as problem:
@@ -93,10 +93,10 @@ def _not_python(problem: Exception, filename: str, first_line: int) -> Packaging
 
 
 def _plain(source: str, first_line: int) -> tuple[str, ast.Module | None, tuple[str, ...], list[str]]:
-    """The source with `!command` lines turned into Python and display magics left out; other magics are refused.
+    """Turn `!command` lines into Python and leave out display magics; other magics raise PackagingError.
 
-    With it: its tree where there is one already, notes for a person, and the names that commands read
-    (`!ls {folder} $HOME`).
+    Returns the source, its tree if there is one already, notes for a person, and the names that commands read (`!ls
+    {folder} $HOME`).
     """
     try:
         tree = ast.parse(source)
@@ -137,7 +137,7 @@ def _is_shell(node: ast.AST) -> TypeGuard[ast.Call]:
 def _shell_call(
     node: ast.Call, func: ast.Attribute, first_line: int, notes: list[str]
 ) -> Iterator[tuple[ast.expr, str]]:
-    """The text that replaces a call on the IPython shell; PackagingError when there is none."""
+    """Yield the text that replaces a call on the IPython shell; PackagingError when there is none."""
     line = node.lineno + first_line - 1
     texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
     if func.attr in {"system", "getoutput"}:
@@ -187,7 +187,7 @@ def _replace(lines: list[str], node: ast.expr, text: str) -> None:
 
 
 def _only_in_comprehensions(tree: ast.AST) -> set[str]:
-    """Names that nothing but a comprehension's `for` sets."""
+    """Return names that nothing but a comprehension's `for` sets."""
     parts = list(ast.walk(tree))
     targets = [name for part in parts if isinstance(part, ast.comprehension) for name in ast.walk(part.target)]
     inside = {id(name) for name in targets}
@@ -210,7 +210,7 @@ def _table(node: ast.AST) -> symtable.SymbolTable:
 
 
 def _expression_reads(node: ast.AST) -> list[str]:
-    """Names that an expression reads from the module, comprehensions and lambdas inside it included."""
+    """Return names that an expression reads from the module, including its comprehensions and lambdas."""
     parts = list(ast.walk(node))
     if not any(isinstance(part, _INNER_SCOPES) for part in parts):
         set_here = [part.target for part in parts if isinstance(part, ast.NamedExpr)]
@@ -226,20 +226,20 @@ def _expression_reads(node: ast.AST) -> list[str]:
 
 
 def _body_reads(node: ast.AST) -> list[str]:
-    """Names that the body of a function or class reads from the module."""
+    """Return names that the body of a function or class reads from the module."""
     return sorted({name for table in _below(_table(node)) for name in _globals_of(table)})
 
 
 @dataclass
 class _Flow:
-    """Walks statements in the order they run and records the names that are certainly set."""
+    """A walk through statements in the order they run, which records the names that are certainly set."""
 
     bound: set[str] = field(default_factory=set)
     sets: set[str] = field(default_factory=set)
-    """Names that are set on some way through."""
+    """Names that are set on some path."""
     needs: dict[str, None] = field(default_factory=dict)
     later: dict[str, list[str]] = field(default_factory=dict)
-    """Names that a function of the cell will read once somebody uses it."""
+    """Names that a function of the cell will read once it is used."""
 
     def finish(self) -> None:
         while self.later:  # reading one may read others

@@ -1,7 +1,7 @@
 """Captures a cell for its workers: its source, the names that it reads, the environment. Runs nothing.
 
-Knows cloudpickle; must not know IPython, sockets or the daemon. Which names a cell needs is `analysis`'s business; here
-they become bytes, with a size for each.
+Knows cloudpickle; must not know IPython, sockets or the daemon. `analysis` finds the names that a cell needs; this
+module turns them into bytes, with a size for each.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from jupyter_elastic.platform import processes
 from jupyter_elastic.types.errors import PackagingError
 
 HUGE = 1024**3
-"""Bytes; a name above is refused."""
+"""Bytes above which a name is refused."""
 LARGE = 100 * 1000**2
-"""Bytes; a name above is warned of."""
+"""Bytes above which a name gets a warning."""
 SOURCES = 200_000
-"""Characters of earlier cells that are sent, for the lines of their functions in tracebacks."""
+"""Maximum characters of earlier cells that are sent, for the lines of their functions in tracebacks."""
 TOTAL = 2 * 1024**3
-"""Bytes; all names together above are refused."""
+"""Bytes of all names together above which they are refused."""
 
 _SHELL_NAMES = frozenset({
     "In", "Out", "exit", "quit", "get_ipython", "open", "_", "__", "___", "_dh", "_oh", "_ih",
@@ -45,26 +45,26 @@ _ENV_MISSED = (
     "KAGGLE_", "COMET_", "NEPTUNE_", "CLEARML_", "HUGGINGFACE", "HUGGING_FACE_", "OPENAI_", "DATASETS_", "DIFFUSERS_",
     "ACCELERATE_", "LIGHTNING_", "JAX_",
 )  # fmt: skip
-"""Variables that workers may need and that are not sent unasked."""
+"""Prefixes of variables that workers may need and that are not sent by default."""
 _PROXIES = frozenset({"http_proxy", "https_proxy", "no_proxy", "all_proxy", "grpc_proxy", "no_grpc_proxy"})
 _READS = re.compile(r"""\benviron(?:\.get\(|\[)\s*['"](\w+)['"](?!\s*\]\s*=[^=])|\bgetenv\(\s*['"](\w+)['"]""")
-"""Finds variables that a cell reads and does not set."""
+"""Pattern of variables that a cell reads and does not set."""
 
 
 _CACHES = (functools.cached_property, functools._lru_cache_wrapper)
 _OF_CLASSES = (types.FunctionType, staticmethod, classmethod, property, *_CACHES)
-"""What of a class may have code."""
+"""Types of class attributes that may have code."""
 
 
 class Captured(Struct, frozen=True, kw_only=True):
-    """A captured name, as the report shows it."""
+    """A captured name in the report."""
 
     name: str
     kind: str
     """`value`, `code` (a function or class of the notebook) or `import` (a module: imported again, not sent)."""
     type: str
     size: int
-    """Bytes when sent alone; what two names share is sent once but counts for both."""
+    """Bytes when sent alone; a part that two names share is sent once but counts for both."""
 
 
 class Package(Struct, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class Package(Struct, frozen=True, kw_only=True):
     folder_copy: bytes = b""
     """The tar of `--with`'s folder."""
     notes: tuple[str, ...] = ()
-    """Notes for the person, shown before it is queued."""
+    """Notes for the person, shown before the cell is queued."""
 
     @property
     def size(self) -> int:
@@ -103,16 +103,16 @@ def package(
     Args:
         source: The cell's text; IPython's own lines in it are turned into Python.
         namespace: The notebook's names.
-        filename: What tracebacks call the cell.
-        code_name: The name of the file of its code; empty: the same.
-        first_line: The line at which `source` begins there.
-        capture: Names to take along instead of those that the text reads; `()`: none.
+        filename: Name of the cell in tracebacks.
+        code_name: File name of the cell's code; empty: `filename`.
+        first_line: Number in the cell of the first line of `source`.
+        capture: Names to capture instead of those that the text reads; `()`: none.
         out: Names whose values come back.
         env: Variables of the workers, beside those of `environment`.
-        seed: Of rank 0's random numbers; None: each worker has its own.
-        labels: What people call the files in which the notebook's functions were written.
-        session: Which session the cell is for.
-        kept: Names that the session has; unless `capture` names them, they stay as they are there.
+        seed: Seed of rank 0's random numbers; None: each worker has its own.
+        labels: Names for people of the files in which the notebook's functions were written.
+        session: The session that the cell is for.
+        kept: Names that the session has; unless `capture` contains them, the session's values stay.
 
     Raises:
         PackagingError: A name can't travel, or the cell never sets one of `out`; the message says what to do.
@@ -161,7 +161,7 @@ def package(
 
 
 def _early(cell: analysis.Cell, env: Mapping[str, str], given: Mapping[str, str], notes: list[str]) -> dict[str, str]:
-    """Variables that the cell sets and that frameworks read when they are loaded."""
+    """Return variables that the cell sets and that frameworks read when they are loaded."""
     wanted = cell.variables.items()
     early = {name: value for name, (value, default) in wanted if name not in env and not (default and name in given)}
     if early:
@@ -171,12 +171,12 @@ def _early(cell: analysis.Cell, env: Mapping[str, str], given: Mapping[str, str]
 
 
 def notable_variables(env: Mapping[str, str]) -> list[str]:
-    """The sent variables that a report names: those of libraries and services, not of the system."""
+    """Return the sent variables that a report names: those of libraries and services, not of the system."""
     return sorted(name for name in env if name.startswith(SENT_STARTS) or name.lower() in _PROXIES)
 
 
 def variables_not_sent(payload: Payload, environ: Mapping[str, str]) -> list[str]:
-    """Variables that are set here, are not sent and may be needed: those that the cell reads, and well-known ones."""
+    """Return variables set here that are not sent and may be needed: those that the cell reads, and well-known ones."""
     read = [first or second for first, second in _READS.findall(payload.source)]
     known = [name for name in environ if name.startswith(_ENV_MISSED)]
     gone = NOT_SENT | payload.env.keys()
@@ -194,13 +194,13 @@ def _asked_for(asked: Iterable[str], namespace: Mapping[str, Any]) -> Iterator[s
 
 
 def _nowhere(cell: analysis.Cell, namespace: Mapping[str, Any]) -> list[str]:
-    """Names that the cell reads and nobody is known to set."""
+    """Return names that the cell reads and nothing is known to set."""
     known = {*dir(builtins), *_SHELL_NAMES, *OWN, *cell.sets, *namespace}
     return [name for name in cell.needs if name not in known]
 
 
 def _in_texts(cell: analysis.Cell, uses: Collection[str], stays: Mapping[str, Any]) -> Iterator[str]:
-    """A note on names of the notebook that only a text of the cell reads, and that stay here."""
+    """Yield a note on names of the notebook that only a text of the cell reads, and that are not sent."""
     names = sorted(
         {
             name
@@ -218,7 +218,7 @@ def _known(names: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:
 
 
 def _closure(names: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:
-    """The names, and those of the notebook that their functions and classes read, and so on."""
+    """Return the names, and all names of the notebook that their functions and classes read, recursively."""
     found: dict[str, None] = {}
     todo = list(names)[::-1]
     while todo:
@@ -232,7 +232,7 @@ def _closure(names: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:
 
 
 def _codes(value: Any, namespace: Mapping[str, Any]) -> Iterator[types.CodeType]:
-    """The code of a notebook's function, class or instance of such a class."""
+    """Yield the code of a notebook's function, class or instance of such a class."""
     if isinstance(value, (staticmethod, classmethod)):
         value = value.__func__
     if isinstance(value, functools.partial):
@@ -262,7 +262,7 @@ def _codes(value: Any, namespace: Mapping[str, Any]) -> Iterator[types.CodeType]
 def _sources(
     values: Mapping[str, Any], namespace: Mapping[str, Any], labels: Mapping[str, str]
 ) -> dict[str, tuple[str, str]]:
-    """The texts in which the functions of these values were written, as far as only this process has them."""
+    """Return the texts in which the functions of these values were written, if only this process has them."""
     found: dict[str, tuple[str, str]] = {}
     left = SOURCES
     for name in {code.co_filename: None for value in values.values() for code in _codes(value, namespace)}:
@@ -337,7 +337,7 @@ def _type_name(value: Any) -> str:
 
 
 def _size(name: str, value: Any) -> int:
-    """Bytes of the value when sent alone; PackagingError with the way out when it can't be sent."""
+    """Return the value's bytes when sent alone; PackagingError with advice when it can't be sent."""
     from jupyter_elastic.jobfiles import code_by_value
 
     counter = _Counter()
@@ -363,7 +363,7 @@ def _why(problem: Exception) -> str:
 
 
 def _resolved(name: str, namespace: Mapping[str, Any]) -> str:
-    """A name that a cell uses, by what the notebook means by it: `.hvd.init` is `horovod.torch.init`."""
+    """Return a cell's name as the notebook resolves it: `.hvd.init` becomes `horovod.torch.init`."""
     head, dot, rest = name.removeprefix(".").partition(".")
     known = names_used.dotted(namespace.get(head)) if name.startswith(".") else ""
     return f"{known}{dot}{rest}" if known else name
@@ -390,4 +390,4 @@ def _dump(values: Mapping[str, Any], namespace: Mapping[str, Any], uses: set[str
 
 
 def _nothing() -> None:
-    """The anchor's code, which reads no name, so that none is captured with it."""
+    """Serve as the anchor's code, which reads no name, so that none is captured with it."""

@@ -1,6 +1,6 @@
-"""`%%distribute` and `%%policy`: parse, package, call the client, show a view. No logic of their own.
+"""Implements `%%distribute` and `%%policy`: parse, package, call the client, show a view. No logic of their own.
 
-Errors of ours are shown as their message alone: the traceback of this package would only stand in the way.
+Our own errors are shown as their message alone: a traceback of this package would only distract.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from jupyter_elastic.types.errors import BadRequest, ElasticError
 from jupyter_elastic.widgets.front_end import cell_id, in_process, request, surface
 
 QUIET_S = 2.0
-"""So long `%elastic pull` and `push` wait before they say what they wait for."""
+"""Seconds after which a waiting `%elastic pull` or `push` explains why it waits."""
 _SESSION = re.compile(r"%%distribute\b.*?\s--session[ =]([\w.-]+)")
 ENDS_S = 1.0
-"""So long after an interrupt a kernel's end may be told to it."""
+"""Seconds after an interrupt within which the kernel may be told to end."""
 
 
 def load(shell: Any) -> ElasticMagics:
-    """Register the cell magics, and begin to look for the pool so that the first cell need not wait for it."""
+    """Register the cell magics, and start to connect to the pool so that the first cell need not wait for it."""
     magics = ElasticMagics(shell)
     shell.register_magics(magics)
     with contextlib.suppress(Exception):  # an interface of IPython's own; without it there is no completion
@@ -64,13 +64,13 @@ def load(shell: Any) -> ElasticMagics:
 
 
 def _with_body(lines: list[str]) -> list[str]:
-    """A cell that only asks for help has a body too: IPython refuses an empty one before it asks the magic."""
+    """Give a cell that only requests help a body: IPython refuses an empty one before it calls the magic."""
     asks = bool(lines) and lines[0].startswith("%%distribute") and bool({"--help", "-h"} & set(lines[0].split()))
     return [lines[0].rstrip("\n") + "\n", "pass\n"] if asks else lines
 
 
 def _complete(_shell: Any, event: Any) -> list[str]:
-    """Options of `%%distribute`; names of the notebook after --in, of a session after --out, sessions after theirs."""
+    """Complete options of `%%distribute`, the notebook's names after --in, a session's after --out, and sessions."""
     option = next(reversed(event.line[: len(event.line) - len(event.symbol)].split()), "")
     if option == "--in":
         return sorted(name for name in _shell.user_ns if not name.startswith("_"))
@@ -82,9 +82,9 @@ def _complete(_shell: Any, event: Any) -> list[str]:
 
 
 def _warm() -> None:
-    """What the first cell needs, while a person still writes it.
+    """Prepare the first cell while a person still writes it.
 
-    Its views, daemon and agent, what forecasts waits, and a parent for its workers that has imported the framework.
+    This loads the views, starts daemon and agent, imports the forecasts, and warms a parent that has the framework.
     """
     with contextlib.suppress(Exception):  # the first cell says what is wrong
         from jupyter_elastic.widgets import job_display
@@ -99,7 +99,7 @@ def _warm() -> None:
 
 
 def _likely_frameworks() -> list[str]:
-    """What the cells will import: what the notebook has imported, else what is installed, torch before TensorFlow."""
+    """Return the frameworks that the notebook has imported, else one that is installed, torch before TensorFlow."""
     names = ("torch", "tensorflow")
     imported = [name for name in names if name in sys.modules]
     return imported or [name for name in names if find_spec(name) is not None][:1]
@@ -114,10 +114,10 @@ class ElasticMagics(Magics):
         self._client: Client | None = None
         self._slots_are = ""
         self._session = ""
-        """In which all cells run; empty: in none."""
+        """Session in which all cells run; empty: none."""
         self._within = 0
         self._counted = 1
-        """Cells since this was loaded, and the one that loaded it: the numbers where the shell gives none."""
+        """Number of cells since loading, including the loading one: used if the shell gives no numbers."""
 
     @cell_magic
     def distribute(self, line: str, cell: str) -> Any:  # noqa: D102 - its help is options' own, below
@@ -166,14 +166,14 @@ class ElasticMagics(Magics):
         return found
 
     def client(self) -> Client:
-        """This kernel's connection; daemon and agent are started when there are none."""
+        """Return this kernel's connection; start daemon and agent when there are none."""
         services.ensure()
         if self._client is None:
             self._client = Client()
         return self._client
 
     def _unfinished(self) -> list[JobInfo]:
-        """This user's jobs that have not ended."""
+        """Return this user's jobs that have not ended."""
         client = self.client()
         jobs = client.jobs()
         return [job for job in jobs if client.welcome is not None and job.owner == client.welcome.user]
@@ -181,7 +181,7 @@ class ElasticMagics(Magics):
     # --- sessions
 
     def pull(self, session: str, names: Sequence[str], ranks: tuple[int, ...] = ()) -> dict[Any, Any]:
-        """Values of a session's variables: rank -> value of one name, name -> rank -> value of several.
+        """Return values of a session's variables: rank -> value of one name, name -> rank -> value of several.
 
         BadRequest when there is no such session or name.
         """
@@ -196,7 +196,7 @@ class ElasticMagics(Magics):
         return found if len(names) > 1 else found[names[0]]
 
     def push(self, session: str, names: Sequence[str], ranks: tuple[int, ...] = ()) -> None:
-        """Give a session these names of the notebook, in place of what it has of them. BadRequest, PackagingError."""
+        """Send these names of the notebook to a session, replacing its values. BadRequest, PackagingError."""
         self._in_session(session, ranks, capture=tuple(names))
 
     def follow(self, session: str, *, on: bool) -> None:
@@ -210,12 +210,12 @@ class ElasticMagics(Magics):
         self._session = session if on else ""
 
     def within(self, more: int) -> None:
-        """A cell begins or ends: what IPython is given meanwhile, as by `%timeit`, is no cell of its own."""
+        """Count nested cells: code that IPython runs meanwhile, as by `%timeit`, is no cell of its own."""
         self._counted += self._within == 0 < more
         self._within = max(self._within + more, 0)
 
     def automatic(self) -> Callable[[list[str]], list[str]]:
-        """The transformer of cells for `follow`."""
+        """Return the transformer of cells for `follow`."""
 
         def transformed(lines: list[str]) -> list[str]:
             text = "".join(lines).strip()
@@ -233,7 +233,7 @@ class ElasticMagics(Magics):
         return transformed
 
     def session_names(self) -> Any:
-        """A matcher of IPython's completer: in a cell of a session the variables that rank 0 has."""
+        """Return a matcher for IPython's completer: in a cell of a session it offers the variables of rank 0."""
 
         @context_matcher()
         def matcher(context: Any) -> SimpleMatcherResult:
@@ -245,7 +245,7 @@ class ElasticMagics(Magics):
         return matcher
 
     def _in_session(self, session: str, ranks: tuple[int, ...], **moved: Any) -> Job:
-        """A cell without text in a session, which brings names there or back; the job when it is through."""
+        """Run an empty cell in a session, which only moves names there or back; return the ended job."""
         existing(session)
         options = fitted(Options(session=session, ranks=ranks, preemptible=False, **moved))
         package = self._package(options, "None")
@@ -324,9 +324,9 @@ class ElasticMagics(Magics):
             print(note)  # noqa: T201
 
     def _later(self, job: Job, options: Options, ended: threading.Event) -> None:
-        """Nobody waits for the job: its --out names come at the begin of a later cell, and have no value until then.
+        """Set a detached job's --out names at the begin of a later cell; until then they have no value.
 
-        An old value under such a name would be taken for the job's. No cell that runs is given another value.
+        An old value under such a name would be taken for the job's. No running cell has its values changed.
         """
         if not options.out:
             return
@@ -354,13 +354,13 @@ class ElasticMagics(Magics):
         events.register("pre_execute", hand_over)
 
     def _kind(self, client: Client) -> str:
-        """What the pool's slots are, `gpu` or `cpu`: asked once, it does not change while a pool lives."""
+        """Return the kind of the pool's slots, `gpu` or `cpu`: requested once, it never changes while a pool lives."""
         if not self._slots_are:
             self._slots_are = expect(client.ask(wire.ListHosts()), wire.Hosts).kind
         return self._slots_are
 
     def attach(self, word: str) -> Job:
-        """The live view of a job by its number or name, below this cell; NotFound when there is none."""
+        """Show the live view of a job, by number or name, below this cell; NotFound when there is none."""
         from jupyter_elastic.widgets.job_display import JobDisplay
 
         client = self.client()
@@ -372,7 +372,7 @@ class ElasticMagics(Magics):
 
 
 def _kernel_ends(shell: Any) -> bool:
-    """Whether an interrupt comes from the kernel's end or restart: a server sends both, one at once after the other."""
+    """Return whether an interrupt comes from the kernel's end or restart: a server sends both in quick succession."""
     if in_process(shell):
         return False
     limit = time.monotonic() + ENDS_S
@@ -383,7 +383,7 @@ def _kernel_ends(shell: Any) -> bool:
 
 
 def returned(results: Mapping[int, Values], names: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
-    """The --out values, each of the lowest rank that has it, and notes on what not all have."""
+    """Return the --out values, each of the lowest rank that has it, and notes on values that some ranks lack."""
     values, notes = {}, []
     for name in names:
         rank = next((rank for rank, given in results.items() if name in given), None)
@@ -400,7 +400,7 @@ def returned(results: Mapping[int, Values], names: Iterable[str]) -> tuple[dict[
 
 
 def _from_the_page(shell: Any) -> bool:
-    """Whether what runs is no cell but a request of the page's own, which leaves no history."""
+    """Return whether the running code is no cell but the page's own request, which leaves no history."""
     with contextlib.suppress(Exception):
         content = request(shell)["content"]
         return bool(content.get("silent")) or not content.get("store_history", True)
@@ -408,20 +408,20 @@ def _from_the_page(shell: Any) -> bool:
 
 
 def _reloads(shell: Any) -> bool:
-    """Whether edited modules are loaded again in the notebook: `%autoreload 2` or 3."""
+    """Return whether the notebook reloads edited modules: `%autoreload 2` or 3."""
     magics = shell.magics_manager.registry.get("AutoreloadMagics")
     reloader = getattr(magics, "_reloader", None)
     return bool(getattr(reloader, "enabled", False) and getattr(reloader, "check_all", False))
 
 
 def _cells(shell: Any) -> Mapping[str, int]:
-    """File name that a cell of the notebook was compiled under -> its number, where IPython says it."""
+    """Return the numbers of the notebook's cells by the file names of their code, if IPython knows them."""
     found: Mapping[str, int] = getattr(shell.compile, "_filename_map", {})
     return found
 
 
 def _code_name(shell: Any, cell: str, number: int) -> str:
-    """The file name of this cell's code, as the kernel compiles the same text; empty where it has no names."""
+    """Return the file name of this cell's code, as the kernel compiles the same text; empty if it has no names."""
     if (name_of := getattr(shell.compile, "get_code_name", None)) is None:
         return ""
     last = (getattr(getattr(shell, "history_manager", None), "input_hist_raw", None) or [""])[-1]
@@ -431,5 +431,5 @@ def _code_name(shell: Any, cell: str, number: int) -> str:
 
 
 def _place(shell: Any) -> tuple[str, str]:
-    """Notebook and cell id, where the front end says them."""
+    """Return notebook and cell id, if the front end reports them."""
     return os.environ.get("JPY_SESSION_NAME", "")[:4096], cell_id(shell)

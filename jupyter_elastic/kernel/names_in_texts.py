@@ -15,9 +15,9 @@ _WHOLE = {"eval": "pandas.eval", "evaluate": "numexpr.evaluate"}
 
 
 def found(source: str, uses: Collection[str]) -> Iterator[tuple[str, bool]]:
-    """Names that calls in a cell read from their texts, and whether each is to be a table.
+    """Yield names that calls in a cell read from their texts, and whether each must be a table.
 
-    `uses` are the dotted names of what the cell uses: which library a call is of.
+    `uses` are the dotted names that the cell uses, which tell the library of a call.
     """
     nodes = list(ast.walk(ast.parse(source)))
     own = {node.arg for node in nodes if isinstance(node, ast.arg)}

@@ -1,4 +1,4 @@
-"""Parses the options of `%%distribute` and `jupyter elastic run`, and says what is wrong with them.
+"""Parses the options of `%%distribute` and `jupyter elastic run`, and reports errors in them.
 
 Knows IPython's magic_arguments; decides nothing about jobs.
 """
@@ -30,39 +30,39 @@ from jupyter_elastic.types.errors import BadRequest
 _TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)s?)?")
 MOST_SERVERS = 100_000
 MOST_SIZES = 1_000
-"""As many as the daemon takes."""
+"""Maximum number of sizes that the daemon accepts."""
 _POLICY_USAGE = "write %%policy NAME [--shadow | --activate] [--opt K=V] above `def plan(view)`"
 _OF_NOTEBOOKS = {
     "capture": None, "out": None, "no_capture": True, "handle": None, "block": False, "session": None, "respawn": False,
     "outlive": False, "idle_s": None, "pin_s": None, "ranks": (), "hold_s": 0.0,
 }  # fmt: skip
-"""Options of cells that scripts don't have, and what they are for those."""
+"""Options of cells that scripts don't have, and their values for scripts."""
 MOST_SEED = 2**31 - 1
-"""NumPy takes 32 bits, and the rank is added."""
+"""Maximum seed: NumPy takes 32 bits, and the rank is added."""
 
 
 class Options(JobRequest, frozen=True, kw_only=True):
-    """What a `%%distribute` line asks for, checked."""
+    """The checked options of a `%%distribute` line."""
 
     min_slots: int = 1
     max_slots: int = 1
     name: str = ""
     engine: str = ""
-    """Empty: the best that is installed."""
+    """Empty: the best installed engine."""
     capture: tuple[str, ...] | None = None
-    """Names to capture instead of what the cell reads; None: what it reads."""
+    """Names to capture; None: those that the cell reads."""
     out: tuple[str, ...] = ()
     detach: bool = False
     handle: str | None = None
     env: dict[str, str] = field(default_factory=dict)
     resumable: bool = False
-    """The cell loads a checkpoint of its own: a change of size ends all workers and starts them anew."""
+    """True if the cell loads its own checkpoint: a change of size ends all workers and starts them anew."""
     folder: str = ""
-    """In which workers run, on other hosts in a copy; empty: the notebook's, which other hosts have."""
+    """Folder in which workers run, on other hosts in a copy; empty: the notebook's, which other hosts have."""
     dry_run: bool = False
     seed: int | None = None
     session: str = ""
-    """The session whose workers it runs in; empty: workers of its own."""
+    """The session whose workers run the cell; empty: workers of its own."""
     respawn: bool = False
     outlive: bool = False
     idle_s: float | None = None
@@ -70,7 +70,7 @@ class Options(JobRequest, frozen=True, kw_only=True):
     ranks: tuple[int, ...] = ()
     """Ranks of the session that run the cell; empty: all."""
     sized: bool = False
-    """Whether a size was asked for beside the session."""
+    """True if the line gives a size beside the session."""
 
 
 def _name(name: str) -> str:
@@ -90,7 +90,7 @@ def _names(text: str) -> list[str]:
 
 
 def seconds_from(text: str) -> float:
-    """`90s`, `1h30m`, `1:30:00` -> seconds; ArgumentTypeError says what is wrong."""
+    """Parse `90s`, `1h30m`, `1:30:00` as seconds; ArgumentTypeError says what is wrong."""
     match = _TIME.fullmatch(text.replace(" ", ""))
     seconds = 0.0
     if match is not None:
@@ -115,7 +115,7 @@ def _hold(text: str) -> float:
 
 
 def labels_from(words: Sequence[str]) -> dict[str, str]:
-    """`["gpu=A100", "rack=3"]` -> a dictionary; BadRequest says what is wrong."""
+    """Parse `["gpu=A100", "rack=3"]` as a dictionary; BadRequest says what is wrong."""
     found = {}
     for word in ",".join(words).split(",") if words else ():
         name, equals, value = (part.strip() for part in word.partition("="))
@@ -126,7 +126,7 @@ def labels_from(words: Sequence[str]) -> dict[str, str]:
 
 
 def ranks_from(text: str) -> tuple[int, ...]:
-    """`2,0` -> (0, 2); BadRequest says what is wrong."""
+    """Parse `2,0` as (0, 2); BadRequest says what is wrong."""
     ranks = [rank.strip() for rank in text.split(",")]
     if not all(re.fullmatch(r"[0-9]{1,5}", rank) for rank in ranks):
         raise BadRequest(f"--rank {text}: write ranks such as 0 or 0,2")
@@ -134,7 +134,7 @@ def ranks_from(text: str) -> tuple[int, ...]:
 
 
 def sizes_from(text: str) -> tuple[int, ...]:
-    """`4,1,2` -> (1, 2, 4); BadRequest says what is wrong."""
+    """Parse `4,1,2` as (1, 2, 4); BadRequest says what is wrong."""
     sizes = [size.strip() for size in text.split(",")]
     if not all(size.isdecimal() and 1 <= int(size) <= 100_000 for size in sizes) or len(sizes) > MOST_SIZES:
         raise BadRequest(f"--sizes {text}: write numbers such as 1,2,4")
@@ -142,7 +142,7 @@ def sizes_from(text: str) -> tuple[int, ...]:
 
 
 def servers_from(text: str) -> tuple[int, int]:
-    """`1:2` -> (1, 2); BadRequest says what is wrong."""
+    """Parse `1:2` as (1, 2); BadRequest says what is wrong."""
     match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", text)
     low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= low <= high <= MOST_SERVERS:
@@ -289,18 +289,18 @@ def distribute_line(line: str) -> None:
 
 
 def long_options() -> list[str]:
-    """The options as one writes them out, for completion."""
+    """Return the long forms of the options, for completion."""
     return sorted(word for word in distribute_line.parser._option_string_actions if word.startswith("--"))
 
 
 def parse(line: str, environ: Mapping[str, str] | None = None, now: float | None = None) -> Options:
-    """The options of a magic line, written at `now` (None: just now); BadRequest says what to change."""
+    """Parse the options of a magic line, written at `now` (None: just now); BadRequest says what to change."""
     given = _parsed(distribute_line.parser, line, "`%%distribute --help` lists the options")
     return _checked(given, environ or {}, time.time() if now is None else now)
 
 
 def script_line(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> tuple[str, tuple[str, ...], Options]:
-    """The script, its arguments, and the options of `jupyter elastic run`; exits with 2 when they can't be read."""
+    """Parse script, arguments, and options of `jupyter elastic run`; exit with 2 if that fails."""
     own = list(argv)
     behind: list[str] = []
     if "--" in own:
@@ -314,7 +314,7 @@ def script_line(argv: Sequence[str], environ: Mapping[str, str] | None = None) -
 
 
 def _script_parser() -> argparse.ArgumentParser:
-    """The parser of a cell's options without those of notebooks."""
+    """Return the parser of a cell's options without those of notebooks."""
     parser = argparse.ArgumentParser(
         prog="jupyter elastic run",
         usage="jupyter elastic run FILE [OPTIONS] [-- ARGUMENTS]",
@@ -331,7 +331,7 @@ def _script_parser() -> argparse.ArgumentParser:
 
 
 def _parsed(parser: MagicArgumentParser, line: str, advice: str) -> argparse.Namespace:
-    """The arguments of a magic's line; BadRequest ends with `advice`."""
+    """Parse the arguments of a magic's line; BadRequest ends with `advice`."""
     try:
         given: argparse.Namespace = parser.parse_args(shlex.split(line))
     except (UsageError, ValueError) as problem:  # IPython would only print it, so that *Run All* would go on
@@ -342,7 +342,7 @@ def _parsed(parser: MagicArgumentParser, line: str, advice: str) -> argparse.Nam
 
 
 def _checked(given: argparse.Namespace, environ: Mapping[str, str], now: float) -> Options:
-    """The parsed options, checked together; BadRequest says what to change."""
+    """Check the parsed options together; BadRequest says what to change."""
     sizes = given.sizes
     low, high = given.gpus or ((sizes[0], sizes[-1]) if sizes else (1, 1))
     for size in sizes:
@@ -412,7 +412,7 @@ def _check_session(given: argparse.Namespace) -> None:
 
 
 def policy_line(line: str) -> tuple[str, bool, dict[str, Any]]:
-    """Name, whether to activate, and options of a `%%policy` line; BadRequest says what to change."""
+    """Parse name, whether to activate, and options of a `%%policy` line; BadRequest says what to change."""
     parser = MagicArgumentParser()
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--shadow", action="store_true")
@@ -427,7 +427,7 @@ def policy_line(line: str) -> tuple[str, bool, dict[str, Any]]:
 
 
 def option_values(arguments: Sequence[str]) -> dict[str, Any]:
-    """`K=V` as JSON values where they are, else as text."""
+    """Parse `K=V` with JSON values if possible, else text."""
     options: dict[str, Any] = {}
     for given in arguments:
         name, equals, value = given.partition("=")
@@ -441,7 +441,7 @@ def option_values(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def deadline_from(text: str, now: float) -> float:
-    """A duration from now, the next such time of day here, or a date (its end) with or without a time."""
+    """Parse a deadline: a duration from now, the next such time of day here, or a date (its end) or date and time."""
     here = datetime.fromtimestamp(now).astimezone()
     try:
         if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text):

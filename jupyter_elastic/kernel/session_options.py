@@ -1,4 +1,4 @@
-"""What a cell that names a session means by it: a session's size and engine hold for the cells that name none."""
+"""Completes the options of a cell that names a session: without its own, the session's size and engine hold."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from jupyter_elastic.types.errors import BadRequest
 
 
 def fitted(options: Options, unfinished: Callable[[], Iterable[JobInfo]] = tuple) -> Options:
-    """The options with what the session has already; BadRequest when it has something else, or is lost.
+    """Return the options completed by the session; BadRequest if they differ from it, or it is lost.
 
-    `unfinished` gives this user's jobs that have not ended: one may be the cell that is to make the session.
+    `unfinished` returns this user's jobs that have not ended: one may be the cell that is to make the session.
     """
     if not options.session:
         return options
@@ -54,7 +54,7 @@ def _check_ranks(options: Options, size: int) -> None:
 
 
 def existing(name: str) -> SessionFolder:
-    """The folder of a session that is there; BadRequest when none of this name is, or it is lost."""
+    """Return the folder of an existing session; BadRequest when there is none of this name, or it is lost."""
     folder = SessionFolder(name)
     known = folder.read() if sessions.NAME.fullmatch(name) else None
     if known is None or folder.over(known):
@@ -68,7 +68,7 @@ def existing(name: str) -> SessionFolder:
 
 
 def session_request(options: Options, *, reloads: bool = False) -> SessionRequest | None:
-    """What the payload says of the session; None for a cell without one. `reloads`: edited modules, before it."""
+    """Return the payload's part on the session; None for a cell without one. `reloads`: reload edited modules first."""
     if not options.session:
         return None
     return SessionRequest(

@@ -1,6 +1,6 @@
 """Finds settings that the notebook has made in libraries, and that workers, which import these anew, do not have.
 
-Looks at libraries that are imported here already, and imports none.
+Checks libraries that are imported here already, and imports none.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def notes(source: str) -> Iterator[str]:
-    """A note on settings that differ in the workers; those that the cell's text makes itself are none."""
+    """Yield a note on settings that differ in the workers, except those that the cell's text makes itself."""
     found = []
     for module, name, read, there in _SETTINGS:
         with contextlib.suppress(Exception):  # of another version of the library
@@ -29,13 +29,13 @@ def _differ(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
 
 
 def _options(pandas: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of pandas, and what they are by default."""
+    """Return pandas' options, and their defaults."""
     defaults = {name: option.defval for name, option in pandas._config.config._registered_options.items()}
     return {name: pandas.get_option(name) for name in defaults}, defaults
 
 
 _FRONT_END = {"backend", "interactive"}
-"""What notebooks set in matplotlib by themselves."""
+"""Settings that notebooks make in matplotlib by themselves."""
 _ALL_ERRORS = ("error", None, Warning, None, 0)
 _NUMPY = {"precision": 8, "suppress": False, "threshold": 1000}
 _SKLEARN = {"assume_finite": False, "transform_output": "default", "enable_metadata_routing": False}
@@ -61,4 +61,4 @@ _SETTINGS: tuple[tuple[str, str, Callable[[Any], object], object], ...] = (
     ("logging", "logging.basicConfig", lambda logging: logging.getLevelName(logging.root.level), "WARNING"),
     ("warnings", "warnings.filterwarnings", lambda warnings: _ALL_ERRORS in warnings.filters, False),
 )
-"""Module, how the setting is made, how it is read, and what it is in a worker."""
+"""Module, function that makes the setting, function that reads it, and its value in a worker."""

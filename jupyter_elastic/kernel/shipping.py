@@ -1,4 +1,4 @@
-"""`--with DIR`: a cell's workers run in that folder, on other hosts in a copy of it."""
+"""Implements `--with DIR`: a cell's workers run in that folder, on other hosts in a copy of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jupyter_elastic.types.errors import BadRequest
 
 
 def with_folder(package: Package, given: str) -> Package:
-    """The package with that folder; as it is when none is given. BadRequest when it can't travel."""
+    """Return the package with that folder; unchanged when none is given. BadRequest when it can't travel."""
     if not given:
         return package
     folder = Path(given).expanduser().absolute().resolve()

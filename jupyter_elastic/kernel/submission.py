@@ -1,6 +1,6 @@
-"""A package and its options become a job: the engine, the report before, what is queued, and the end by an interrupt.
+"""Turns a package and its options into a job: engine, report, submit, and the end by an interrupt.
 
-For whoever submits, a notebook's cell or a terminal. Knows the client and a job's folder; must not know IPython.
+Used by a notebook's cell or a terminal. Knows the client and a job's folder; must not know IPython.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from jupyter_elastic.types import JobInfo, JobRequest, JobSpec
 from jupyter_elastic.types.errors import BadRequest, ElasticError, JobCancelled
 
 MOST_ENTRIES, MOST_MODULES, MOST_TEXT = 10_000, 200, 500_000
-"""Of a folder's own modules at most so many, and so many characters, are looked at for the choice of an engine."""
+"""Maximum entries of a folder, modules and characters of own modules that are read for the choice of an engine."""
 CANCEL_S = 60.0
-"""How long an interrupted cell waits for its job to be gone."""
+"""Seconds that an interrupted cell waits for its job's end."""
 UNANSWERED = (
     "interrupted before the daemon had answered, so that nobody knows whether the job is queued: see %elastic jobs "
     "and %elastic cancel"
@@ -54,10 +54,10 @@ def submit(
     notebook: str = "",
     cell: str = "",
 ) -> Job:
-    """Write the job's folder and queue it, with this name if it was given none.
+    """Write the job's folder and queue it; `name` is used if the options have none.
 
-    BadRequest where this user's agent serves another pool. JobCancelled by an interrupt before the daemon has answered.
-    A job that is refused leaves no folder.
+    BadRequest if this user's agent serves another pool. JobCancelled by an interrupt before the daemon has answered. A
+    refused job leaves no folder.
     """
     services.check_agent()
     try:
@@ -90,7 +90,7 @@ def submit(
 
 
 def interrupted(job: Job, view: Any = None, where: str = "in the notebook") -> JobCancelled:
-    """An interrupt cancels the job that is waited for, waits until it is gone, and says so."""
+    """Cancel the job after an interrupt and wait until it is gone; return the exception to raise."""
     held = len(job.info.slots)
     job.cancel(f"interrupted {where}")
     try:
@@ -118,15 +118,15 @@ class Choice(NamedTuple):
 
     engine: str
     why: str = ""
-    """Empty when it was asked for."""
+    """Reason of the choice; empty when the engine was requested."""
     one_host: bool = False
-    """Its workers find each other on one host only."""
+    """True if its workers find each other on one host only."""
     this_host: bool = False
-    """They do on this one only."""
+    """True if they do so on this host only."""
 
 
 def choose_engine(payload: Payload, options: Options) -> Choice:
-    """The engine asked for, else the one that claims the cell most; BadRequest when it lacks something here."""
+    """Return the requested engine, else the one that claims the cell most; BadRequest when it lacks something here."""
     cell, found = claims(payload)
     choice = Choice(options.engine) if options.engine else _for_session(found) if options.session else _best(found)
     for name, claim in found.items():
@@ -148,7 +148,7 @@ def choose_engine(payload: Payload, options: Options) -> Choice:
 
 
 def default_engine(payload: Payload) -> Choice:
-    """The engine of a cell that names none, by what the installed ones say of it."""
+    """Return the engine of a cell that names none, by the installed engines' claims."""
     return _best(claims(payload)[1])
 
 
@@ -160,7 +160,7 @@ def _best(found: dict[str, Claim]) -> Choice:
 
 
 def _for_session(found: dict[str, Claim]) -> Choice:
-    """The engine of a session: a later cell may train, so one that forms groups is taken where there is one."""
+    """Return a session's engine: a later cell may train, so one that forms groups is preferred."""
     choice = _best(found)
     engine = plugins.load(_engines()[choice.engine])
     if getattr(engine, "forms_groups", False):
@@ -173,7 +173,7 @@ def _for_session(found: dict[str, Claim]) -> Choice:
 
 
 def claims(payload: Payload) -> tuple[Cell, dict[str, Claim]]:
-    """What a cell hints at, and what the installed engines say of it, by name."""
+    """Return a cell's hints, and the installed engines' claims on it, by name."""
     texts = local_modules(payload)
     uses = facts(payload).union(*map(in_text, texts))
     payload = replace(payload, source="".join([payload.source, *texts]), uses=tuple(uses))
@@ -189,7 +189,7 @@ def claims(payload: Payload) -> tuple[Cell, dict[str, Claim]]:
 
 
 def local_modules(payload: Payload) -> list[str]:
-    """The texts of the modules of the cell's own folders that it imports, of those that they import, and so on."""
+    """Return the texts of the modules in the cell's own folders that it imports, directly or through others."""
     found: dict[str, list[str]] = {}
     for folder in map(Path, payload.sys_path):
         own = {"site-packages", "dist-packages"}.isdisjoint(folder.parts) and folder.suffix != ".egg"
@@ -218,7 +218,7 @@ def _modules(uses: Iterable[str]) -> set[str]:
 
 @functools.lru_cache(maxsize=64)
 def _installed(folder: Path, changed: int) -> frozenset[str]:
-    """The top-level modules that an installer has put into a folder beside what else is there, by its own records."""
+    """Return the top-level modules that an installer has put into a folder, by its own records."""
     del changed
     lines = [line for name in ("RECORD", "top_level.txt") for file in folder.glob(f"*.dist-info/{name}")
              for line in _text(file).splitlines()]  # fmt: skip
@@ -226,7 +226,7 @@ def _installed(folder: Path, changed: int) -> frozenset[str]:
 
 
 def _files(module: Path) -> Iterator[Path]:
-    """A module's file, or those of a package; none of another folder."""
+    """Yield a module's file, or those of a package; none of another folder."""
     if module.suffix == ".py":
         yield module
     elif (module / "__init__.py").is_file():
@@ -241,7 +241,7 @@ def _text(path: Path) -> str:
 
 
 def check_engine(name: str, *, resumable: bool = False, servers: int = 0, session: str = "") -> None:
-    """BadRequest when there is no such engine, when it lacks something here, or can't do what is asked of it."""
+    """Raise BadRequest when there is no such engine, it lacks something here, or can't do what is requested."""
     if name not in _engines():
         _engines.cache_clear()  # installed a moment ago?
         if name not in _engines():
@@ -298,12 +298,12 @@ def _for_cells() -> list[str]:
 
 @functools.cache
 def _engines() -> dict[str, list[EntryPoint]]:
-    """The installed engines; reading the metadata of every installed package takes a while."""
+    """Return the installed engines, cached: reading the metadata of every installed package takes a while."""
     return plugins.installed(plugins.ENGINES)
 
 
 def report(package: capture.Package, options: Options, choice: Choice) -> list[str]:
-    """What travels, in a few lines."""
+    """Describe in a few lines what travels."""
     lines = []
     sent = sorted((c for c in package.captured if c.kind != "import"), key=lambda c: -c.size)
     shown = [f"{c.name} ({c.type}, {human(c.size)})" for c in sent[:12]]

@@ -1,4 +1,4 @@
-"""The extension: its settings, its routes, and the follower that lives as long as the server. Knows Jupyter."""
+"""Sets up the extension: its settings, its routes, and the follower that lives as long as the server. Knows Jupyter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jupyter_elastic.server_ext.handlers import ROUTES
 from jupyter_elastic.widgets.follower import PoolFollower
 
 ACTIVITY_S = 30.0
-"""So often it is said that a job is activity."""
+"""Seconds between reports of jobs as activity."""
 
 
 class ElasticApp(ExtensionApp):
@@ -49,7 +49,7 @@ class ElasticApp(ExtensionApp):
         self.settings["jupyter_elastic_functions"] = self.functions
 
     def initialize_handlers(self) -> None:
-        """Put our routes in."""
+        """Add our routes."""
         self.handlers.extend(ROUTES)
 
     async def _start_jupyter_server_extension(self, _serverapp: Any) -> None:

@@ -1,4 +1,4 @@
-"""Functions by REST: called by name with JSON, or by their source. The server runs and unpickles nothing of it."""
+"""Calls functions for REST: by name with JSON, or by their source. The server runs and unpickles none of them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from jupyter_elastic.types import ENDED, JobInfo
 from jupyter_elastic.types.errors import NotFound
 
 KEPT = 16
-"""Jobs of which the places of results are kept."""
+"""Number of jobs whose results' positions are cached."""
 
 
 class CallRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """What is to be called."""
+    """A requested call."""
 
     function: Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
     source: Annotated[str, msgspec.Meta(max_length=1_000_000)] = ""
@@ -31,7 +31,7 @@ class CallRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CallProblem(msgspec.Struct, kw_only=True):
-    """Why a call failed."""
+    """The error of a failed call."""
 
     type: str
     message: str
@@ -39,19 +39,19 @@ class CallProblem(msgspec.Struct, kw_only=True):
 
 
 class CallState(msgspec.Struct, kw_only=True):
-    """How far a call is."""
+    """The state of a call."""
 
     state: str
     """`queued`, `running`, `completed`, `failed`, `cancelled`."""
     result: msgspec.Raw = msgspec.Raw(b"null")
-    """JSON."""
+    """The result as JSON."""
     pickled: bool = False
-    """It was submitted from Python, which alone can read its result."""
+    """True if it was submitted from Python, which alone can read its result."""
     error: CallProblem | None = None
 
 
 class FunctionCalls:
-    """This server's calls, and what it knows of results. Its methods block, and any thread may call them."""
+    """This server's calls, and cached results. Its methods block, and any thread may call them."""
 
     def __init__(self, endpoint: str | None, *, start: bool) -> None:
         self._functions = Functions(name="functions (REST)", endpoint=endpoint, start=start)
@@ -59,7 +59,7 @@ class FunctionCalls:
         self._found: OrderedDict[Path, ResultIndex] = OrderedDict()
 
     def submit(self, request: CallRequest) -> tuple[int, int]:
-        """Call; job and number, once it is on disk and queued."""
+        """Call a function; return job and number, once the call is on disk and queued."""
         future = self._functions.call(
             request.function, request.args, request.kwargs, source=request.source, retries=request.retries
         )
@@ -69,7 +69,7 @@ class FunctionCalls:
         return future.place
 
     def state(self, folder: Path, number: int, job: JobInfo) -> CallState:
-        """How far a call of the job in this folder is; NotFound if there is none of that number."""
+        """Return the state of a call of the job in this folder; NotFound if there is none of that number."""
         with self._lock:
             state, result = self._index(folder, job.job).look(number)
         if result is None:
@@ -86,12 +86,12 @@ class FunctionCalls:
         return CallState(state="completed", result=msgspec.Raw(result.body))
 
     def cancel(self, folder: Path, number: int, job: int) -> bool:
-        """Let a call never run; False when it has begun."""
+        """Cancel a call; return False when it has begun."""
         with self._lock:
             return self._index(folder, job).cancel(number)
 
     def close(self) -> None:
-        """Take no more calls. What was submitted runs."""
+        """Take no more calls. Submitted calls run."""
         self._functions.shutdown(wait=False)
 
     def _index(self, folder: Path, job: int) -> ResultIndex:
@@ -107,7 +107,7 @@ class FunctionCalls:
 
 
 def job_info(answer: wire.AnyAnswer, job: int) -> JobInfo:
-    """The job of an answer; NotFound when it is in none."""
+    """Return the job in an answer; NotFound when there is none."""
     jobs = expect(answer, wire.Jobs).jobs
     if not jobs:
         raise NotFound(f"there is no job {job}")

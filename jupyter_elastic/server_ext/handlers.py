@@ -1,4 +1,4 @@
-"""REST and WebSocket: thin. Each handler reads its input, asks the follower, answers with JSON, as `openapi.yaml` says.
+"""Implements REST and WebSocket. A handler reads input, calls the follower, answers with JSON, as in `openapi.yaml`.
 
 Rights: Jupyter's own (`@authenticated`, `@authorized` with the resources `jupyter_elastic:jobs` and
 `jupyter_elastic:policy`), then the daemon's, which knows who owns which job.
@@ -50,13 +50,13 @@ TEXT = "text/plain; charset=utf-8"
 NOT_HERE = "This server does not let you switch the policy of the pool: ask whoever runs this hub."
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 PUSH_S, LOOK_S = 0.1, 0.5
-"""A socket is sent at most ten pages a second; what ranks print is looked for twice a second."""
+"""Minimum seconds between pages sent to a socket, and seconds between reads of the ranks' output."""
 TIMELINE_S, TIMELINE_IDLE_S = 0.5, 10.0
-"""A timeline is sent at most twice a second, and again after ten seconds if nothing but time has gone on."""
+"""Minimum seconds between timelines, and seconds between them if only time has passed."""
 
 
 class _Handler(ExtensionHandlerMixin):
-    """What REST and sockets share."""
+    """The base of handlers for REST and sockets."""
 
     auth_resource: ClassVar[str] = "jupyter_elastic:jobs"
 
@@ -66,7 +66,7 @@ class _Handler(ExtensionHandlerMixin):
 
 
 class _Api(_Handler, APIHandler):
-    """What all REST handlers share: JSON, errors as `{code, message}`."""
+    """The base of REST handlers: JSON, errors as `{code, message}`."""
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         problem = kwargs.get("exc_info", (None, None, None))[1]
@@ -87,14 +87,14 @@ class _Api(_Handler, APIHandler):
             super().log_exception(typ, value, tb)
 
     def number(self, name: str, default: int, most: int) -> int:
-        """A query argument that is a whole number from 0 to `most`."""
+        """Return a query argument that is a whole number from 0 to `most`."""
         text = self.get_query_argument(name, str(default))
         if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) > most:
             raise BadRequest(f"{name} is a whole number from 0 to {most}, not {text[:40]!r}")
         return int(text)
 
     def body(self, shape: type[Any]) -> Any:
-        """The request's JSON as a struct; BadRequest says what does not fit."""
+        """Decode the request's JSON as a struct; BadRequest says what does not fit."""
         try:
             found = msgspec.json.decode(self.request.body, type=shape)
             msgspec.msgpack.encode(found)
@@ -106,7 +106,7 @@ class _Api(_Handler, APIHandler):
 
 
 def job_number(text: str) -> int:
-    """The job of a path; NotFound if there can't be such a job."""
+    """Parse the job number in a path; NotFound if there can't be such a job."""
     if len(text) > 9:
         raise NotFound(f"there is no job {text[:20]}")
     return int(text)
@@ -114,7 +114,7 @@ def job_number(text: str) -> int:
 
 @contextlib.contextmanager
 def _job_file(what: str) -> Iterator[None]:
-    """Use a file of a job's folder; NotFound names `what` where it is missing. NotAllowed."""
+    """Use a file of a job's folder; NotFound names `what` if it is missing. NotAllowed."""
     try:
         yield
     except FileRefused:
@@ -124,7 +124,7 @@ def _job_file(what: str) -> Iterator[None]:
 
 
 def _answers(action: str) -> Callable[[Any], Any]:
-    """For a handler's method: who may not do `action` gets a 403; what it returns is sent as JSON, None as a 204."""
+    """Wrap a handler's method: 403 for users without the right `action`; its result is sent as JSON, None as 204."""
 
     def decorate(method: Any) -> Any:
         @web.authenticated
@@ -145,11 +145,11 @@ def _answers(action: str) -> Callable[[Any], Any]:
 
 
 class HealthHandler(_Api):
-    """Whether the pool answers."""
+    """The pool's health."""
 
     @_answers("read")
     async def get(self) -> Any:
-        """`{version, down_since, user, policy, seq}`."""
+        """Return `{version, down_since, user, policy, seq}`."""
         pool = self.follower.pool
         return {
             "version": __version__,
@@ -165,7 +165,7 @@ class PoolHandler(_Api):
 
     @_answers("read")
     async def get(self) -> Any:
-        """A `PoolScreen`; `offset` and `limit` choose a window of its job table."""
+        """Return a `PoolScreen`; `offset` and `limit` choose a window of its job table."""
         return self.follower.screen(self.number("offset", 0, 10**9 - 1), self.number("limit", 100, MAX_WINDOW))
 
 
@@ -174,7 +174,7 @@ class JobsHandler(_Api):
 
     @_answers("read")
     async def get(self) -> Any:
-        """A list of `JobInfo`; with `all=1` the ended ones too."""
+        """Return a list of `JobInfo`; with `all=1` including ended ones."""
         everything, limit = self.number("all", 0, 1), self.number("limit", 1000, 10_000)
         answer = await self.follower.ask(wire.ListJobs(all=bool(everything), limit=limit))
         return expect(answer, wire.Jobs).jobs
@@ -198,13 +198,13 @@ class JobHandler(_Api):
 
     @_answers("read")
     async def get(self, job: str) -> Any:
-        """A `JobPage`: screen, the ranks' last output, traceback."""
+        """Return a `JobPage`: screen, the ranks' last output, traceback."""
         followed = await self.follower.job(job_number(job))
         return await asyncio.to_thread(page_now, followed, self.follower.notice)
 
     @_answers("write")
     async def patch(self, job: str) -> None:
-        """Change the job's range, or what else it asked for; what is left out stays."""
+        """Change the job's range, or another of its demands; missing fields keep their value."""
         given = msgspec.structs.asdict(self.body(_Resize))
         if all(value is UNSET for value in given.values()):
             raise BadRequest(f"give at least one of {', '.join(given)}")
@@ -217,33 +217,33 @@ class JobHandler(_Api):
 
 
 class BackgroundHandler(_Api):
-    """Lets the cell that waits for a job go on."""
+    """The request that the cell that waits for a job goes on."""
 
     @_answers("write")
     async def post(self, job: str) -> None:
-        """The cell sees a file in the job's folder; nothing happens where no cell waits."""
+        """Write a file that the cell sees in the job's folder; nothing happens if no cell waits."""
         files = (await self.follower.job(job_number(job))).files
         with _job_file("the job's folder"):
             await asyncio.to_thread(files.write, b"", BACKGROUND)
 
 
 class ExplanationHandler(_Api):
-    """Why a job waits, or holds what it holds."""
+    """The reason why a job waits, or holds its slots."""
 
     @_answers("read")
     async def get(self, job: str) -> Any:
-        """`{text}`."""
+        """Return `{text}`."""
         answer = await self.follower.ask(wire.ExplainJob(job=job_number(job)))
         return {"text": expect(answer, wire.Explanation).text}
 
 
 class OutputHandler(_Api):
-    """The whole file of what a rank printed."""
+    """The whole file of a rank's output."""
 
     @web.authenticated
     @authorized("read")
     async def get(self, job: str, rank: str, stream: str) -> None:
-        """The file as text, in pieces, so that a long one costs no memory; of another user's job 64 MiB at most."""
+        """Send the file as text, in pieces so that a long one costs no memory; of another user's job 64 MiB at most."""
         files = (await self.follower.job(job_number(job))).files
         with _job_file(f"{stream} of rank {rank[:9]}"):
             file = await asyncio.to_thread(files.open, f"rank.{job_number(rank)}", stream)
@@ -258,11 +258,11 @@ class OutputHandler(_Api):
 
 
 class KeptHandler(_Api):
-    """What a notebook's file keeps of a job."""
+    """The content that a notebook's file keeps of a job."""
 
     @_answers("read")
     async def get(self, job: str) -> Any:
-        """A `KeptPage`: the page, and what readers without our front end see."""
+        """Return a `KeptPage`: the page, and its forms for readers without our front end."""
         return await asyncio.to_thread(kept_page, await self.follower.job(job_number(job)))
 
 
@@ -271,7 +271,7 @@ class EarlierHandler(_Api):
 
     @_answers("read")
     async def get(self, job: str) -> Any:
-        """A list of `Run`, newest first."""
+        """Return a list of `Run`, newest first."""
         return await earlier.runs(self.follower, job_number(job))
 
 
@@ -280,7 +280,7 @@ class MetricsHandler(_Api):
 
     @_answers("read")
     async def get(self, job: str) -> Any:
-        """A list of `Series`."""
+        """Return a list of `Series`."""
         return await earlier.metrics(self.follower, job_number(job))
 
 
@@ -289,7 +289,7 @@ class ScriptHandler(_Api):
 
     @_answers("read")
     async def get(self, job: str) -> Any:
-        """`{script, header}`; the header says in comments what the job was and how to run it as a script."""
+        """Return `{script, header}`; the header describes in comments the job and how to run it as a script."""
         followed = await self.follower.job(job_number(job))
         with _job_file("the cell's source"):
             source = await asyncio.to_thread(followed.files.read, SOURCE)
@@ -310,13 +310,13 @@ def _header(job: JobId, spec: JobSpec | None) -> str:
 
 
 class PoliciesHandler(_Api):
-    """The policies that there are."""
+    """The installed policies."""
 
     auth_resource = "jupyter_elastic:policy"
 
     @_answers("read")
     async def get(self) -> Any:
-        """`{policies, refusal}`; `refusal` says whom to ask when this user may not switch."""
+        """Return `{policies, refusal}`; `refusal` says whom to ask when this user may not switch."""
         found = expect(await self.follower.ask(wire.ListPolicies()), wire.Policies)
         may = await ensure_async(self.authorizer.is_authorized(self, self.current_user, "write", self.auth_resource))
         return {"policies": found.policies, "refusal": found.refusal if may else NOT_HERE}
@@ -335,7 +335,7 @@ class PolicyHandler(_Api):
 
     @_answers("write")
     async def put(self) -> None:
-        """Switch it; 404 or 400 when name or options are wrong, and the old one stands."""
+        """Switch the policy; 404 or 400 when name or options are wrong, and the old one stays."""
         given = self.body(_Use)
         await self.follower.ask(wire.SwitchPolicy(name=given.name, options=given.options, reason=given.reason[:1000]))
 
@@ -345,18 +345,18 @@ class _Shadow(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ShadowHandler(_Api):
-    """A policy that is asked beside the active one: the pool does not hear of it, so whoever may look may ask."""
+    """A policy that is asked beside the active one: the pool does not know of it, so the right to read suffices."""
 
     auth_resource = "jupyter_elastic:policy"
 
     @_answers("read")
     async def put(self, policy: str) -> None:
-        """Ask it from now on; 404 or 400 when name or options are wrong."""
+        """Ask the policy from now on; 404 or 400 when name or options are wrong."""
         await self.follower.begin_shadow(policy, self.body(_Shadow).options)
 
     @_answers("read")
     async def delete(self, policy: str) -> None:
-        """Ask it no longer."""
+        """Stop asking the policy."""
         self.follower.end_shadow(policy)
 
 
@@ -372,7 +372,7 @@ class ForecastsHandler(_Api):
 
     @_answers("read")
     async def post(self) -> Any:
-        """A list of `Forecast`: when each job would start and end under each policy; `options` are the last one's."""
+        """Return a list of `Forecast`: each job's start and end under each policy; `options` are the last one's."""
         given = self.body(_Forecast)
         if not 1 <= len(given.policies) <= 20:
             raise BadRequest("name 1 to 20 policies")
@@ -380,26 +380,26 @@ class ForecastsHandler(_Api):
 
 
 class _Look(msgspec.Struct, forbid_unknown_fields=True):
-    """What a socket wants to be sent: a window of the pool, some jobs."""
+    """The screens that a socket requests: a window of the pool, some jobs."""
 
     pool: tuple[int, int] | None = None
     status: bool = False
-    """Whether the few figures of a status bar are wanted."""
+    """True if the figures of a status bar are requested."""
     jobs: list[int] = []
     timeline: TimelineLook | None = None
     ranks: dict[str, int] = {}
-    """By job, the rank whose lines are in sight; only they are sent. A job that is not named: those of all ranks."""
+    """By job, the rank whose lines are visible; only they are sent. Jobs without an entry: those of all ranks."""
     patches: bool = False
-    """Whether the page puts a screen together from what has changed (`widgets/patches.py`)."""
+    """True if the page builds screens from changes (`widgets/patches.py`)."""
 
 
 class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
-    """Sends whole screens whenever they change: a page that lost its socket only has to connect again.
+    """A socket that sends whole screens whenever they change: a page that lost its socket only has to connect again.
 
-    The page says what it looks at: `{"pool": [offset, limit], "status": true, "jobs": [7], "timeline": TimelineLook}`.
-    It is sent `{"pool": PoolScreen, "down_since": ...}`, `{"status": PoolStatus, "down_since": ...}`,
-    `{"timeline": TimelineScreen, "down_since": ...}` and `{"job": JobPage}`; with `"patches": true` what makes these of
-    the last one under the same key: `{"key": "job 7", "patch": ...}`.
+    The page requests screens: `{"pool": [offset, limit], "status": true, "jobs": [7], "timeline": TimelineLook}`. It is
+    sent `{"pool": PoolScreen, "down_since": ...}`, `{"status": PoolStatus, "down_since": ...}`, `{"timeline":
+    TimelineScreen, "down_since": ...}` and `{"job": JobPage}`; with `"patches": true` the change from the last one
+    under the same key: `{"key": "job 7", "patch": ...}`.
     """
 
     task: asyncio.Task[None] | None = None
@@ -407,11 +407,11 @@ class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
     @ws_authenticated
     @authorized("read")
     async def get(self, *args: Any, **kwargs: Any) -> None:
-        """Upgrade, for those who may read."""
+        """Upgrade the connection, for users who may read."""
         await super().get(*args, **kwargs)
 
     def open(self, *_args: Any, **_kwargs: Any) -> None:
-        """Begin to send."""
+        """Start to send."""
         self.look = _Look()
         self.sent: dict[str, bytes] = {}
         self.known: dict[str, Any] = {}
@@ -420,7 +420,7 @@ class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
         self.task = asyncio.get_running_loop().create_task(self.push())
 
     def on_message(self, message: str | bytes) -> None:
-        """The page looks at something else from now on."""
+        """Change the screens that are sent to the page."""
         try:
             look = msgspec.json.decode(message, type=_Look)
         except _NOT_JSON as problem:
@@ -443,13 +443,13 @@ class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
             self.task.cancel()
 
     async def push(self) -> None:
-        """Send what changed; outputs grow without events: look for them too."""
+        """Send changes; outputs grow without events, so read them too."""
         with contextlib.suppress(WebSocketClosedError):  # the page is gone; on_close follows
             async for _ in self.follower.changes(PUSH_S, LOOK_S):
                 await self.send_screens()
 
     async def send_screens(self) -> None:
-        """Each screen that differs from what this page was sent last."""
+        """Send each screen that differs from the last one that was sent."""
         follower = self.follower
         if self.look.pool is not None:
             offset, limit = self.look.pool
@@ -476,7 +476,7 @@ class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
             await self.send_once(f"job {job}", msgspec.json.encode(without_clock(page)), {"job": page})
 
     async def send_timeline(self, look: TimelineLook) -> None:
-        """The timeline, when there is another picture than the last one, or time for the next piece of it."""
+        """Send the timeline if the picture has changed, or it is time to update it."""
         follower, now = self.follower, asyncio.get_running_loop().time()
         shown = (look, follower.timeline.shown(follower.pool), follower.down_since)
         since = now - self.timeline_at
@@ -499,10 +499,10 @@ class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
 
 
 class EventsSocket(ScreensSocket):
-    """The raw event stream after `since`, one JSON event a message; resumes without gap by `seq`."""
+    """A socket with the raw event stream after `since`, one JSON event a message; resumes without gap by `seq`."""
 
     def open(self, *_args: Any, **_kwargs: Any) -> None:
-        """Begin after `since`."""
+        """Start after `since`."""
         since = self.get_query_argument("since", "0")
         if not since.isascii() or not since.isdigit() or len(since) > 15:
             self.close(1003, "since is a whole number")
@@ -510,10 +510,10 @@ class EventsSocket(ScreensSocket):
         self.task = asyncio.get_running_loop().create_task(self.stream(int(since)))
 
     def on_message(self, message: str | bytes) -> None:
-        """Nothing is expected from the other side."""
+        """Ignore messages: none are expected."""
 
     async def stream(self, since: int) -> None:
-        """Every event, in order."""
+        """Send every event, in order."""
         try:
             async for event in (await self.follower.connect()).events(since):
                 await self.write_message(msgspec.json.encode(event).decode())
@@ -528,7 +528,7 @@ class FunctionsHandler(_Api):
 
     @_answers("write")
     async def post(self) -> Any:
-        """`{job, call}`, once it is on disk and queued."""
+        """Queue a call; return `{job, call}` once it is on disk."""
         calls, request = self.settings["jupyter_elastic_functions"], self.body(CallRequest)
         job, call = await asyncio.to_thread(calls.submit, request)
         return {"job": job, "call": call}
@@ -539,14 +539,14 @@ class FunctionHandler(_Api):
 
     @_answers("read")
     async def get(self, job: str, call: str) -> Any:
-        """A `CallState`."""
+        """Return a `CallState`."""
         calls, (folder, info) = self.settings["jupyter_elastic_functions"], await self.found(job)
         with _job_file(f"the result of call {call[:9]}"):
             return await asyncio.to_thread(calls.state, folder, job_number(call), info)
 
     @_answers("write")
     async def delete(self, job: str, call: str) -> Any:
-        """`{cancelled}`."""
+        """Cancel the call; return `{cancelled}`."""
         calls, (folder, info) = self.settings["jupyter_elastic_functions"], await self.found(job)
         if info.phase in ENDED:
             return {"cancelled": False}
@@ -554,7 +554,7 @@ class FunctionHandler(_Api):
             return {"cancelled": await asyncio.to_thread(calls.cancel, folder, job_number(call), info.job)}
 
     async def found(self, job: str) -> tuple[Path, JobInfo]:
-        """The job's folder, and what the daemon says of it."""
+        """Return the job's folder, and the daemon's description of the job."""
         number = job_number(job)
         info = job_info(await self.follower.ask(wire.ListJobs(all=True, job=number)), number)
         if info.private:
@@ -564,11 +564,11 @@ class FunctionHandler(_Api):
 
 
 class NowhereHandler(_Api):
-    """Every other path below ours: in JSON too, so that a page can tell it from a server without this extension."""
+    """Every other path below ours, answered in JSON too: a page can tell it from a server without this extension."""
 
     @web.authenticated
     async def get(self, path: str) -> None:
-        """404."""
+        """Raise NotFound (404)."""
         raise NotFound(f"there is no {path[:100]!r} under elastic/api; openapi.yaml lists what there is")
 
     put = post = patch = delete = get

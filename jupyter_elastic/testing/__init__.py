@@ -1,1 +1,1 @@
-"""For authors of engines and policies: what either must hold."""
+"""Conformance suites for authors of engines and policies."""

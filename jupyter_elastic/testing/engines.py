@@ -1,4 +1,4 @@
-"""For those who write an engine, and for tests of what drives one: a conformance suite and an engine without processes.
+"""Tests engines, for their authors and for tests of drivers: a conformance suite and an engine without processes.
 
     from jupyter_elastic.testing.engines import check_engine
 
@@ -29,22 +29,21 @@ from jupyter_elastic.platform import processes
 from jupyter_elastic.types import ExitReported, ReleaseReported, Report, RunningReported, SlotId
 
 Make: TypeAlias = Callable[[AttemptContext, SendReport], Engine]
-"""An engine's class, or whatever makes one."""
+"""An engine's class, or a function that makes an engine."""
 
 THROUGH = "answer = 42\n"
 RAISES = "raise ValueError('conformance')\n"
 ENDLESS = "import time\nwhile True:\n    time.sleep(0.01)\n"
 PATIENCE_S = 240.0
-"""Checks wait for what happens; this ends those on an engine that hangs. The first import of TensorFlow takes minutes
-where much else runs."""
+"""Timeout of checks on an engine that hangs. The first import of TensorFlow takes minutes under load."""
 
 _Seen = TypeVar("_Seen", bound=Report)
 
 
 class FakeEngine:
-    """An engine whose workers are only written down.
+    """An engine that only pretends to run workers.
 
-    It reads the cell: `raise` fails, `while` goes on, everything else is through.
+    The cell's text decides: `raise` fails, `while` goes on, everything else completes.
     """
 
     name: ClassVar[str] = "fake"
@@ -52,7 +51,7 @@ class FakeEngine:
 
     @classmethod
     def missing(cls) -> str:
-        """Nothing ever is."""
+        """Return an empty text: nothing is ever missing."""
         return ""
 
     def __init__(self, context: AttemptContext, report: SendReport) -> None:
@@ -86,11 +85,11 @@ class FakeEngine:
         self.finish({"cancel": "cancelled", "preempt": "preempted"}.get(how, "failed"), how)
 
     def pids(self) -> list[tuple[int, float]]:
-        """There are none."""
+        """Return no processes."""
         return []
 
     def say(self, kind: type[Report], **words: Any) -> None:
-        """Report something, stamped."""
+        """Send a report of this kind, with time and id."""
         self._report(
             kind(
                 at=time.time(),
@@ -117,7 +116,7 @@ class Attempt:
         self.reports: list[Report] = []
         self.generation = 0
         self.family: set[processes.ProcessId] = set()
-        """Every process that was ever named."""
+        """Every process that `pids` ever returned."""
         folder.mkdir(mode=0o700, parents=True)
         payload = Payload(
             source=source, filename="<conformance>", first_line=1, names=cloudpickle.dumps({}),
@@ -135,12 +134,12 @@ class Attempt:
         await self.engine.launch(self.generation, slots, {})
 
     async def rescale(self, *slots: SlotId) -> None:
-        """Command for these slots."""
+        """Order a change to these slots."""
         self.generation += 1
         await self.engine.rescale(self.generation, slots, {})
 
     async def until(self, what: Callable[[], Any]) -> None:
-        """Wait until it is so; AssertionError when it takes `PATIENCE_S`."""
+        """Wait until the condition holds; AssertionError after `PATIENCE_S`."""
         end = time.monotonic() + PATIENCE_S
         while not what():
             self.family |= set(self.engine.pids())
@@ -148,7 +147,7 @@ class Attempt:
             await asyncio.sleep(0.005)
 
     async def running(self) -> RunningReported:
-        """Wait until the last wish is fulfilled."""
+        """Wait until the last order is fulfilled."""
         await self.until(lambda: any(seen.generation == self.generation for seen in self.of(RunningReported)))
         return self.of(RunningReported)[-1]
 
@@ -158,15 +157,15 @@ class Attempt:
         return self.of(ExitReported)[0]
 
     def of(self, kind: type[_Seen]) -> list[_Seen]:
-        """The reports of a kind."""
+        """Return the reports of a kind."""
         return [seen for seen in self.reports if isinstance(seen, kind)]
 
     def released(self) -> list[SlotId]:
-        """Slots that were released, in order."""
+        """Return the released slots, in order."""
         return [slot for seen in self.of(ReleaseReported) for slot in seen.slots]
 
     async def close(self) -> None:
-        """Leave nothing behind."""
+        """End the engine and its processes."""
         if not self.of(ExitReported):
             await self.engine.stop("cancel")
             with contextlib.suppress(AssertionError):
@@ -174,7 +173,7 @@ class Attempt:
             await processes.end(self.engine.pids())
 
     def check_end(self, *slots: SlotId) -> None:
-        """What holds of every attempt that is over."""
+        """Assert all rules for an attempt that is over."""
         assert len(self.of(ExitReported)) == 1, "exactly one ExitReported"
         assert isinstance(self.reports[-1], ExitReported), "nothing comes after ExitReported"
         assert sorted(self.released()) == sorted(slots), "every slot is released once, before the end"
@@ -187,7 +186,7 @@ class Attempt:
 
 @contextlib.asynccontextmanager
 async def _launched(make: Make, folder: Path, source: str, *slots: SlotId) -> AsyncIterator[Attempt]:
-    """An attempt on these slots, of which nothing is left behind."""
+    """Launch an attempt on these slots, and clean up after it."""
     attempt = Attempt(make, folder, source)
     try:
         await attempt.launch(*slots)
@@ -197,7 +196,7 @@ async def _launched(make: Make, folder: Path, source: str, *slots: SlotId) -> As
 
 
 async def _completes(make: Make, folder: Path) -> None:
-    """A cell that is through completes the attempt."""
+    """Assert that a cell that finishes completes the attempt."""
     async with _launched(make, folder, THROUGH, "host:0", "host:1") as attempt:
         assert (await attempt.ended()).outcome == "completed", attempt.reports
         assert attempt.of(RunningReported)[0].slots == ("host:0", "host:1")
@@ -206,7 +205,7 @@ async def _completes(make: Make, folder: Path) -> None:
 
 
 async def _fails(make: Make, folder: Path) -> None:
-    """A cell that raises fails it, with a reason."""
+    """Assert that a cell that raises fails it, with a reason."""
     async with _launched(make, folder, RAISES, "host:0", "host:1") as attempt:
         seen = await attempt.ended()
         assert seen.outcome == "failed", attempt.reports
@@ -215,7 +214,7 @@ async def _fails(make: Make, folder: Path) -> None:
 
 
 async def _cancels(make: Make, folder: Path) -> None:
-    """`cancel` ends everything, twice as well as once; processes are named while they live."""
+    """Assert that `cancel` ends everything, twice as well as once, and processes are named while they live."""
     async with _launched(make, folder, ENDLESS, "host:0", "host:1") as attempt:
         await attempt.running()
         named = attempt.engine.pids()
@@ -226,7 +225,7 @@ async def _cancels(make: Make, folder: Path) -> None:
 
 
 async def _cancels_at_once(make: Make, folder: Path) -> None:
-    """A cancel that comes right after the launch leaves nothing behind."""
+    """Assert that a cancel right after the launch leaves nothing behind."""
     async with _launched(make, folder, ENDLESS, "host:0") as attempt:
         await attempt.engine.stop("cancel")
         assert (await attempt.ended()).outcome == "cancelled"
@@ -234,7 +233,7 @@ async def _cancels_at_once(make: Make, folder: Path) -> None:
 
 
 async def _preempts(make: Make, folder: Path) -> None:
-    """`preempt` gives all slots back, and the job is to go on later."""
+    """Assert that `preempt` gives all slots back, and the job is to go on later."""
     async with _launched(make, folder, ENDLESS, "host:0", "host:1") as attempt:
         await attempt.running()
         await attempt.engine.stop("preempt")
@@ -243,7 +242,7 @@ async def _preempts(make: Make, folder: Path) -> None:
 
 
 async def _rescales(make: Make, folder: Path) -> None:
-    """A shrink releases exactly the slots that are given up, a grow takes new ones, each is reported by its number."""
+    """Assert that a shrink releases exactly the slots given up, a grow takes new ones, and each is reported."""
     async with _launched(make, folder, ENDLESS, "host:0", "host:1") as attempt:
         await attempt.running()
         await attempt.rescale("host:1")
@@ -257,7 +256,7 @@ async def _rescales(make: Make, folder: Path) -> None:
 
 
 async def _is_deaf_after_the_end(make: Make, folder: Path) -> None:
-    """Orders that come too late change nothing."""
+    """Assert that orders after the end change nothing."""
     async with _launched(make, folder, THROUGH, "host:0") as attempt:
         await attempt.ended()
         await attempt.rescale("host:0", "host:1")
@@ -271,14 +270,14 @@ ENGINE_CHECKS: dict[str, Callable[[Make, Path], Coroutine[Any, Any, None]]] = {
     check.__name__.removeprefix("_"): check
     for check in (_completes, _fails, _cancels, _cancels_at_once, _preempts, _rescales, _is_deaf_after_the_end)
 }
-"""What `check_engine` runs, by name, for those who want a test of each."""
+"""Checks of `check_engine` by name, for authors who want a test of each."""
 
 
 def check_engine(make: Make, folder: Path, *checks: str) -> None:
     """Assert that an engine keeps every promise of `driver.engine.Engine`, with real cells in real processes.
 
     Args:
-        make: The engine's class, or whatever makes one of (context, report).
+        make: The engine's class, or a function of (context, report) that makes one.
         folder: An empty folder; each check makes one of its own in it.
         checks: Names of `ENGINE_CHECKS`; none: all of them.
 

@@ -1,7 +1,7 @@
-"""Public: does a policy keep its promises? `check_policy(MyPolicy)` asks it over many small pools.
+"""Public: tests that a policy keeps its promises: `check_policy(MyPolicy)` asks it over many small pools.
 
-Knows the vocabulary and the core's judge of plans. Everything is seeded: a failure comes back on every machine, and its
-message holds the view.
+Knows the vocabulary and the core's judge of plans. Everything is seeded: a failure is reproducible on every machine,
+and its message holds the view.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ START = 1_000_000.0
 PHASES: tuple[Phase, ...] = ("queued", "queued", "running", "running", "starting", "rescaling", "stopping")
 STEP = 30.0
 UNMEASURED = 0.5
-"""A slot is taken to add more than this share of one slot's speed to a job whose speed nobody has measured."""
+"""Assumed gain of a slot, as a share of one slot's speed, for a job whose speed nobody has measured."""
 
 
 class PolicyBroken(AssertionError):
@@ -29,17 +29,17 @@ class PolicyBroken(AssertionError):
 
 
 def check_policy(policy: type[Policy] | Policy, *, rounds: int = 60, seed: int = 0, bound_s: float = 86_400.0) -> None:
-    """Assert that a policy may be let loose on a pool, asked over many small seeded ones.
+    """Assert that a policy is safe for a pool, asked over many small seeded ones.
 
     Checked: its description and options; that plans are legal, deterministic and leave the view alone; that the memo is
-    JSON of at most 64 KiB; that it is work conserving where it says so; that finite work ends; and that a job of any
+    JSON of at most 64 KiB; that it is work conserving if it claims so; that finite work ends; and that a job of any
     size gets slots although short jobs never stop coming.
 
     Args:
         policy: The class, whose `Options` have defaults, or an instance.
-        rounds: Random views to ask about.
-        seed: Of those views.
-        bound_s: The longest that a job may wait in a pool that is never empty, in seconds.
+        rounds: Number of random views to ask about.
+        seed: Seed of those views.
+        bound_s: Maximum seconds that a job may wait in a pool that is never empty.
 
     Raises:
         PolicyBroken: A rule is broken; the message says which, and holds the view.
@@ -59,7 +59,7 @@ def check_policy(policy: type[Policy] | Policy, *, rounds: int = 60, seed: int =
 
 
 def check_description(kind: type[Policy]) -> None:
-    """Assert that name, summary, options and interval are what a picker can show."""
+    """Assert that name, summary, options and interval can be shown by a picker."""
     _need(isinstance(kind.name, str) and kind.name.isidentifier(), f"name {kind.name!r} is no identifier")
     _need(isinstance(kind.summary, str) and 0 < len(kind.summary) <= 200, "summary is not one short sentence")
     _need(isinstance(kind.Options, type) and issubclass(kind.Options, msgspec.Struct), "Options is no msgspec.Struct")
@@ -77,7 +77,7 @@ def check_description(kind: type[Policy]) -> None:
 
 
 def check_plan(policy: Policy, view: View, *, again: Policy | None = None) -> Plan:
-    """Assert that a view's plan is legal, the same when asked again, and work conserving where that is claimed."""
+    """Assert that a view's plan is legal, the same when repeated, and work conserving if that is claimed."""
     before = msgspec.json.encode(view)
     plan = policy.plan(view)
     _need(msgspec.json.encode(view) == before, "the policy changed its view", view)
@@ -92,9 +92,9 @@ def check_plan(policy: Policy, view: View, *, again: Policy | None = None) -> Pl
 
 
 def wasted(plan: Plan, view: View, options: Any = None) -> str | None:
-    """A slot that stays idle by which a job that the plan runs would be faster; None when there is none.
+    """Describe idle slots by which a job that the plan runs would be faster; None when there are none.
 
-    The exceptions are those of `Policy.work_conserving`, made by `options`. Where those adapt a job's batch (`batch`),
+    The exceptions are those of `Policy.work_conserving`, made by `options`. If these adapt a job's batch (`batch`),
     only the policy can say whether a job with a noise scale would be faster.
     """
     jobs = {job.job: job for job in view.jobs}
@@ -113,7 +113,7 @@ def wasted(plan: Plan, view: View, options: Any = None) -> str | None:
 
 
 def _faster(job: JobView, workers: int, wider: int, theta: float) -> bool:
-    """Whether the step adds more than `theta` of one slot's speed; where nobody knows, it is taken to."""
+    """Return whether the step adds more than `theta` of one slot's speed; assumed if the speed is unknown."""
     if job.profile.remaining == 0.0:
         return False
     first, slow, fast = (job.profile.rate(n, job.min_servers) for n in (job.min_slots, workers, wider))
@@ -123,7 +123,7 @@ def _faster(job: JobView, workers: int, wider: int, theta: float) -> bool:
 
 
 def without_exceptions(kind: type[Policy]) -> Policy:
-    """The policy with the options at zero that make exceptions from work conservation."""
+    """Return the policy with the options at zero that make exceptions from work conservation."""
     names = [name for name in ("cooldown", "payback", "theta") if name in kind.Options.__struct_fields__]
     return kind(kind.Options(**dict.fromkeys(names, 0.0)))
 
@@ -132,7 +132,7 @@ def without_exceptions(kind: type[Policy]) -> Policy:
 
 
 def views(rounds: int, seed: int = 0) -> Iterator[View]:
-    """Pools of every kind: empty, full, with gangs, odd sizes, servers, priorities, deadlines, jobs in every phase."""
+    """Yield pools of every kind: empty, full, gangs, odd sizes, servers, priorities, deadlines, jobs in all phases."""
     yield View(now=START, hosts=(), jobs=())
     yield View(now=START, hosts=(HostView(name="a", capacity=4, free=4),), jobs=())
     waits = JobView(
@@ -173,7 +173,7 @@ def _view(chance: random.Random) -> View:
 
 
 def filled(sizes: list[int], held: int, draining: int = 0) -> tuple[HostView, ...]:
-    """Hosts of these sizes whose first slots are held, the first of those draining."""
+    """Return hosts of these sizes whose first slots are held, the first of those draining."""
     shown = []
     for at, size in enumerate(sizes):
         taken, leaving = min(size, held), min(size, draining)
@@ -183,7 +183,7 @@ def filled(sizes: list[int], held: int, draining: int = 0) -> tuple[HostView, ..
 
 
 def random_job(chance: random.Random, number: int, capacity: int) -> JobView:
-    """A job of any kind and in any phase."""
+    """Return a job of any kind and in any phase."""
     least = chance.choice((1, 1, 1, 2, 3, capacity, capacity + 1))
     most = least + chance.choice((0, 0, 1, 3, 7, 63))
     sizes = tuple(n for n in (1, 2, 4, 8, 16) if least <= n <= most) if chance.random() < 0.3 else ()
@@ -243,7 +243,7 @@ def _profile(chance: random.Random, least: int) -> Profile:
 
 
 class Pool:
-    """A pool whose plans come true at once: jobs run n**0.9 times as fast on n workers, and end with their work."""
+    """A pool that applies plans at once: jobs run n**0.9 times as fast on n workers, and end with their work."""
 
     def __init__(self, policy: Policy, capacity: int) -> None:
         self.policy, self.capacity = policy, capacity
@@ -255,7 +255,7 @@ class Pool:
         self.numbers = 0
 
     def submit(self, work: float, least: int = 1, most: int | None = None, **more: Any) -> int:
-        """A job of `work` single-slot seconds."""
+        """Submit a job of `work` single-slot seconds."""
         self.numbers += 1
         self.jobs[self.numbers] = JobView(
             job=self.numbers, owner=more.pop("owner", "ann"), phase="queued", submitted_at=self.now, queued_at=self.now,
@@ -265,7 +265,7 @@ class Pool:
         return self.numbers
 
     def view(self) -> View:
-        """What the policy is shown."""
+        """Return the view for the policy."""
         held = sum(job.size.slots for job in self.jobs.values())
         half = self.capacity // 2
         jobs = tuple(sorted(self.jobs.values(), key=lambda job: (job.submitted_at, job.job)))
