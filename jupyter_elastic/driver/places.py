@@ -76,7 +76,7 @@ def after(place: Place | None, cause: str) -> Place | None:
 
 
 def mermaid() -> str:
-    """Return the table as a mermaid state diagram, as it stands in ARCHITECTURE.md."""
+    """Return the table as a mermaid state diagram, as it stands in docs/state-diagrams.md."""
     joined: dict[tuple[str, str], list[str]] = {}
     for origin, cause, target in MOVES:
         if origin != target:

@@ -54,7 +54,7 @@ def after(phase: Phase, data: AnyEventData) -> Phase:
 
 
 def mermaid() -> str:
-    """Format the table as the mermaid state diagram of ARCHITECTURE.md; events that share an arrow are joined."""
+    """Format the table as the mermaid state diagram of docs/state-diagrams.md; events of one arrow are joined."""
     joined: dict[tuple[str, str], list[str]] = {}
     for origin, event, target in MOVES:
         joined.setdefault((origin or "[*]", target), []).append(event.split()[0])

@@ -1,7 +1,8 @@
-"""The table of a worker's places and the pictures that are drawn from tables."""
+"""The table of a worker's places, and the tables and pictures of the documents that are made from it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from jupyter_elastic.driver import places
 from jupyter_elastic.driver.membership import Fork, Go, Membership
 from jupyter_elastic.driver.places import MOVES, OUT, Place, after
 from jupyter_elastic.scheduler.core import transitions
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_no_place_and_cause_lead_to_two_places() -> None:
@@ -37,6 +40,23 @@ def test_what_the_table_does_not_know_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("drawn", [places.mermaid(), transitions.mermaid()], ids=["places", "phases"])
-def test_architecture_shows_what_is_drawn_from_the_table(drawn: str) -> None:
-    text = Path(__file__).parents[3].joinpath("ARCHITECTURE.md").read_text(encoding="utf-8")
+def test_the_page_of_diagrams_shows_what_is_drawn_from_the_table(drawn: str) -> None:
+    text = (ROOT / "docs" / "state-diagrams.md").read_text(encoding="utf-8")
     assert f"```mermaid\n{drawn}```\n" in text, f"put this there:\n{drawn}"
+
+
+def matrix(moves: Iterable[tuple[str | None, str, str]], named: str) -> str:
+    """Return a Markdown table with a row for each state, a column for each cause, and the next state in each cell."""
+    table = {(origin or "(new)", cause): target for origin, cause, target in moves}
+    rows, columns = (list(dict.fromkeys(key[part] for key in table)) for part in (0, 1))
+    lines = [[named, *columns], ["---"] * (len(columns) + 1)]
+    lines += [[row, *(table.get((row, column), "") for column in columns)] for row in rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines).replace("|  |", "| |").replace("|  |", "| |")
+
+
+@pytest.mark.parametrize(
+    "table", [matrix(MOVES, "state"), matrix(transitions.MOVES, "phase")], ids=["places", "phases"]
+)
+def test_architecture_has_the_table_of_the_code(table: str) -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert f"\n\n{table}\n" in text, f"put this there:\n{table}"
