@@ -32,10 +32,7 @@ class Orders:
         return (order.job, order.attempt) != (self._launch.job, self._launch.attempt)
 
     def accept(self, order: AttemptOrder) -> bool:
-        """Accept an order; return True if it changes anything.
-
-        Repeats and older generations change nothing; a harder stop wins.
-        """
+        """Accept an order; return True if it changes anything (no repeat, no older generation). A harder stop wins."""
         if isinstance(order, Stop):
             if self.stop is not None and (self.stop.how != "preempt" or order.how == "preempt"):
                 return False

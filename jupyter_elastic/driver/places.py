@@ -24,7 +24,6 @@ class Place(StrEnum):
     JOINING = "joining"
     """Let into a group that is forming."""
     JOINED = "joined"
-    """In the group."""
     DONE = "done"
     """Has ended its cell."""
     LEAVING = "leaving"

@@ -20,7 +20,6 @@ class Records:
 
     def __init__(self, folder: AttemptFolder, launch: Launch, pids: Callable[[], list[processes.ProcessId]]) -> None:
         self.recorded: list[processes.ProcessId] | None = None
-        """The processes that `driver.json` names."""
         self._folder = folder
         self._progress = folder.job_folder / "progress.jsonl"
         self._launch = launch

@@ -58,7 +58,6 @@ class Cell:
     elastic: bool = False
     """True if the cell can regroup: it uses Horovod's elastic API or our `training.run`."""
     forms_groups: bool = False
-    """True if the cell forms a process group."""
     library: bool = False
     """True if the cell imports the engine's own library, or has captured something of it."""
     training: bool = False

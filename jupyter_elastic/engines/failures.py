@@ -17,7 +17,6 @@ class Weight(IntEnum):
     """Distance of a failure from the cause: of two, the lower one explains the other."""
 
     RAISED = 0
-    """The cell raised an exception."""
     GONE = 1
     """A worker was killed, or had ended its cell, while others needed it."""
     BROKEN_GROUP = 2

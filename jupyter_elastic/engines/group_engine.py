@@ -137,10 +137,7 @@ class GroupEngine(WorkersEngine):
                 await self.hosts.leave_out_cut(hosts)
 
     async def _ready_once_tried(self, member: Member, message: messages.Ready) -> None:
-        """Handle a worker that left its group for an unknown reason: check the hosts first.
-
-        If a host were cut off, the next join would end the members' processes.
-        """
+        """Check the hosts before an unexplained rejoin: with a host cut off, a join would end members' processes."""
         await self._try_ways()
         ready = self.machine.ready(member.name, message.point, has_state=message.has_state, training=message.training)
         self._do(ready)

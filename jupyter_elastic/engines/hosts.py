@@ -65,7 +65,6 @@ class Hosts:
         self._lost: dict[str, RemoteHand] = {}
         """The former connections of lost hosts."""
         self._reasons: dict[str, str] = {}
-        """Reasons of the last losses, by host."""
         self._checking = asyncio.Lock()
         """Serialises the checks of hosts, so that each pair is tried once."""
         self._checked: weakref.WeakSet[RemoteHand] = weakref.WeakSet()

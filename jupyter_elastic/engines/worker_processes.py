@@ -42,16 +42,13 @@ class Member:
     process: WorkerProcess | None = None
     writer: asyncio.StreamWriter | None = None
     running: bool = False
-    """True when the worker's cell runs."""
     done: bool = False
     doomed: bool = False
     """True if the worker is to be ended as soon as it has started."""
     doomed_by: signal.Signals = signal.SIGKILL
-    """The signal that ends a terminating worker."""
     waiting_since: float = 0.0
     """Time at which the worker last came to a rendezvous."""
     was_member: bool = False
-    """True if the worker has been in a group."""
     newcomer: bool = False
     """True if the worker's output is kept separate until it has joined."""
     stack: StackReport | None = None

@@ -96,7 +96,6 @@ class WorkersEngine:
     spans_hosts: ClassVar[bool] = True
     """True if the workers find each other on different hosts; else all are on the driver's host."""
     forms_groups: ClassVar[bool] = False
-    """True if the workers form groups."""
     torchrun: ClassVar[bool] = True
     """True if the workers are started together, and may form a group by themselves as torchrun's do."""
     frameworks: ClassVar[tuple[str, ...]] = ()
@@ -163,7 +162,6 @@ class WorkersEngine:
         self._last: RunningReported | None = None
         """The last report that the members train."""
         self._step: int | None = None
-        """The last reported step."""
         self._deaths = 0
         self._vacant: dict[SlotId, tuple[float, int, int]] = {}
         """Slots whose worker died: time of the death, rank, the number of that death."""

@@ -53,8 +53,7 @@ _READ_BY_FRAMEWORKS = (
     "NPY_", "PROTOCOL_BUFFERS_", "LANG", "LC_", "MALLOC_", "GLIBC_",
 )  # fmt: skip
 """Prefixes of variables that count at an import: environments that differ in them have different forkservers. A
-forkserver of workers has no other variables: one job must not see another's, and each worker gets its own.
-"""
+forkserver of workers has no other variables: one job must not see another's, and each worker gets its own."""
 
 
 class ForkedProcess:

@@ -115,8 +115,7 @@ class ForkServer:
     def serve(self) -> socket.socket | None:
         """Fork for each request until the server is to end: None. In a child: the socket by which its connection comes.
 
-        The connection comes as a message of one byte with the descriptor; the end of the stream says that there is
-        none.
+        The connection comes as one byte with the descriptor; the end of the stream says that there will be none.
         """
         used = kept = checked = time.monotonic()
         source = newest_source()

@@ -27,8 +27,7 @@ CLEAR_S = 30.0
 """Seconds that a forkserver may take to end what dead workers have left."""
 SIZE, LARGEST_ENVIRONMENT = 4, 96 * 1024
 """Bytes: a warm worker first reads the size of its environment, and the environment as JSON. A larger one would not
-fit into a socket's buffer: its workers are started cold.
-"""
+fit into a socket's buffer: its workers are started cold."""
 FRAMEWORKS = ("tensorflow", "torch")
 """Frameworks that a forkserver of workers can import ahead."""
 

@@ -1,9 +1,8 @@
 """Forks a host agent from a warm parent: importing would take a quarter of a second, while a cell waits.
 
-The process that a driver's command has started requests a host agent from the parent, passes its environment, folder,
-stdin, stdout and stderr on, and ends with the host agent. A cell waits for it, so it imports next to nothing. There is
-one parent for each user, interpreter and pool of a host; the first host agent starts it (`start`), and it ends as other
-forkservers do.
+The process that a driver's command has started requests a host agent from the parent, passes its environment, folder
+and standard streams on, and ends with the host agent. A cell waits, so it imports next to nothing. There is one parent
+for each user, interpreter and pool of a host; the first host agent starts it (`start`); it ends as forkservers do.
 """
 
 from __future__ import annotations

@@ -63,8 +63,7 @@ class StepWarmedUp(BaseException):
 
 WARM_STEP = 2
 """Step in which a member alone does its first collectives unasked: a framework takes its time for the first of each
-kind, and later a whole group would wait. Not the very first step, for which a person waits.
-"""
+kind, and later a whole group would wait. Not the very first step, for which a person waits."""
 
 
 @dataclass

@@ -35,10 +35,8 @@ class MicroBatch:
     """Samples of this micro-batch; never empty, see `weight`."""
     weight: float
     """Samples of this micro-batch / samples in the global batch. 0 for padding: a rank without a share computes a few
-    samples of the batch that count for nothing.
-    """
+    samples of the batch that count for nothing."""
     batch: int
-    """Samples in the global batch."""
     last: bool
     """True if the optimizer steps after this micro-batch; the others only accumulate."""
     only: bool = True

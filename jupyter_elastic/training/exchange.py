@@ -335,7 +335,6 @@ class _Done:
     left: bool
     """True if a message could not hold all that its sender had for it."""
     change: bool
-    """True if the group is to change."""
     took_s: float
 
 

@@ -40,8 +40,7 @@ UNBUILT = (
 
 _averaging: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 """Optimizers that average, with their numbers: the same on all workers that run the same cell. Not the count of
-the present ones: Python forgets them when it finds time for it, on each worker another.
-"""
+the present ones: Python forgets them when it finds time for it, on each worker another."""
 _numbers = itertools.count()
 _settled: weakref.WeakSet[Any] = weakref.WeakSet()
 """Models whose traced step knows that its optimizer averages."""

@@ -102,7 +102,6 @@ class LocalShard:
         self.sent_samples = self.received_samples = 0
         """Samples moved since the training began."""
         self.plan: Plan | None = None
-        """The last plan that was carried out."""
         self._epoch = -1
         self.links: tuple[int, tuple[tuple[float, ...], ...]] | None = None
         """The generation whose links were measured, and their bandwidth."""

@@ -28,8 +28,7 @@ from jupyter_elastic.types.texts import has_control
 
 INTERVAL_S = 0.25
 """The one limit on the way of a metric to the journal and to every view: no more than a person can follow. A report
-that comes sooner goes out with the next one, or by itself when none has followed for that time.
-"""
+that comes sooner goes out with the next one, or by itself when none has followed for that time."""
 AVERAGED = 20
 """Maximum number of values since the last sending, the newest, that are averaged."""
 LONGEST_NAME = 200

@@ -1,4 +1,4 @@
-"""Names the variables of a session that a worker gets which joins while one of its cells runs: `training.share`."""
+"""Names the variables of a session for a worker that joins while one of its cells runs: `training.share`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ def share(*variables: Any) -> None:
 
         training.share(model, optimizer, "batch_size")
 
-    As each later cell begins, rank 0 hands over these variables' present values, with all modules, functions and
-    classes of the session; a joining worker runs that cell from its top with them, and joins at its elastic loop. The
-    names hold for all cells that follow, and add up. Nothing happens in a session whose size is fixed, and outside of
-    sessions.
+    As each later cell begins, rank 0 hands over these variables, with all modules, functions and classes of the
+    session; a joining worker runs that cell from its top with them, and joins at its elastic loop. The names hold for
+    all later cells, and add up. Nothing happens in a session whose size is fixed, and outside of sessions.
 
     Args:
         variables: Variables of the session, or their names. Numbers and texts are given by name.

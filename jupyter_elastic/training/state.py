@@ -29,8 +29,7 @@ from jupyter_elastic.types.errors import BadRequest, EngineError
 
 _FRAMEWORKS = {"keras": ("keras", "tf_keras"), "torch": ("torch",), "tensorflow": ("tensorflow",)}
 """Our module for each framework, and the modules whose presence means that the cell uses the framework. On Keras' torch
-backend a model is a module of PyTorch's too: Keras is asked first.
-"""
+backend a model is a module of PyTorch's too: Keras is asked first."""
 
 
 class State:

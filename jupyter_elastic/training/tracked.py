@@ -10,7 +10,6 @@ class Tracked(Protocol):
 
     framework: str | None
     value: Any
-    """The object itself."""
 
     def capture(self) -> Any:
         """Return all that makes up the object, as values that pickle; may share memory with it."""

@@ -1,8 +1,7 @@
 """Runs a cell's text in its namespace, top-level `await` and the value of its last line included.
 
-A session's cells share one event loop: an object that a cell has made with it (a queue, a task, a client's connections)
-works in the next cell, and stands still between the two. Knows the payload and the display; must not know ranks or the
-driver.
+A session's cells share one event loop: what one has made with it (a queue, a task, a client's connections) works in the
+next, and stands still between. Knows the payload and the display; must not know ranks or the driver.
 """
 
 from __future__ import annotations

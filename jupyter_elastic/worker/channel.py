@@ -236,10 +236,7 @@ class WorkerSession:
         self._commits.keep_training(self.training)
 
     def finished(self) -> memoryview | None:
-        """Return the kept outcome of the present training.
-
-        Other hosts than rank 0's have none: then all workers train it again.
-        """
+        """Return this training's kept outcome. Hosts without rank 0 have none: then all workers train it again."""
         start = self._channel.start
         return None if start.place.hosts > 1 and not start.newcomer else self._commits.training(self.training)
 

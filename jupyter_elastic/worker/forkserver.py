@@ -19,7 +19,6 @@ ALWAYS = ("numpy", "jupyter_elastic.training")
 
 log = logging.getLogger(__name__)
 _began = dict(os.environ)
-"""The parent's environment."""
 _set: dict[str, str] = {}
 """Variables that were set in it while the frameworks were loaded."""
 

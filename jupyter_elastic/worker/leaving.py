@@ -31,7 +31,6 @@ _CLOSES = frozenset({"zipfile", "tempfile", "shelve", "dbm"})
 _process = 0
 _code = 0
 _before: frozenset[str] = frozenset()
-"""Modules that were loaded before the cell."""
 
 
 def install() -> None:

@@ -27,8 +27,7 @@ class Host:
     """The worker's name within its attempt."""
     follow: Callable[..., None]
     """Called before a joined group forms, with its rank and size, and this host's `HostPlace` if there are several
-    hosts: moves output, environment and names to the new rank.
-    """
+    hosts: moves output, environment and names to the new rank."""
     expect: Callable[[int, int], None]
     """Called for a group that a worker will join: does all that `follow` does but for the output."""
     exit_removed: Callable[[], NoReturn]

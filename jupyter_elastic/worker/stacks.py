@@ -1,8 +1,7 @@
-"""Describes the stack of a worker's main thread, and how long it has not moved, at the driver's request.
+"""Describes a worker's main thread, and how long it has not moved. The driver requests this when a job is silent.
 
-The driver sends that request when a job is silent. Knows Python's frames and the files of the frameworks; imports none
-of them and hooks into nothing. A simulated signal shows that the thread is still in the same call: its handler runs as
-soon as the main thread is back in Python.
+Knows Python's frames and the files of the frameworks; imports none of them and hooks into nothing. A simulated signal
+shows that the thread is still in the same call: its handler runs as soon as the main thread is back in Python.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ MARK = signal.SIGRTMAX - 1
 """The signal that is simulated; none is ever sent, so no system call of the cell is interrupted."""
 DUMP = signal.SIGRTMAX - 2
 """The signal that has the main thread's stack written in C, also while something there does not let go of Python's
-lock. Only a worker that does not answer is sent it.
-"""
+lock. Only a worker that does not answer is sent it."""
 MAX_FRAMES, MAX_TEXT, MAX_DUMP = 40, 300, 64 * 1024
 _DUMPED = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
 _LIBRARY = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}, str(Path(__file__).parent.parent))

@@ -13,9 +13,7 @@ from jupyter_elastic.platform.python_path import PACKAGE
 from jupyter_elastic.types.errors import ElasticError, message_of
 
 DEATH_TOLD_S = 1.0
-"""Seconds in which a cell's SIGCHLD handler may raise which death broke a read: the pipe ends a moment before the
-signal comes.
-"""
+"""Seconds for a cell's SIGCHLD handler to raise the death that broke a read: the pipe ends before the signal comes."""
 _OURS = str(PACKAGE) + os.sep
 
 

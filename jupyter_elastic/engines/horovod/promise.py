@@ -20,10 +20,7 @@ _PLAIN = frozenset({"horovod_torch_reset", "horovod_torch_poll", "horovod_torch_
 
 
 class Promise:
-    """A reserved rank, given to a joining worker in its private world, and taken back when it joins.
-
-    `before()` is called before each collective.
-    """
+    """A reserved rank, given to a joining worker in its private world; calls `before()` before each collective."""
 
     def __init__(self, basics: Any, rank: int, size: int, before: Callable[[], None]) -> None:
         self.rank, self.size = rank, size

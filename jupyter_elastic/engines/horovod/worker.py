@@ -364,8 +364,7 @@ _OF_HOSTS: dict[str, Callable[[Any], int]] = {
     "cross_size": _cross_size,
 }
 """Methods of Horovod that report hosts. Horovod's core believes each worker to be on a host of its own: that saves two
-rings a round, and a local rank of ours is not always below the local size, as those rings would need it.
-"""
+rings a round, and a local rank of ours is not always below the local size, as those rings would need it."""
 
 
 def _keep_autograph_in(folder: Path) -> None:

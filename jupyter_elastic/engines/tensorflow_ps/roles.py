@@ -21,7 +21,6 @@ class Cluster(Struct, frozen=True):
     """The processes of one generation, by rank: the coordinator, then the workers, then the servers."""
 
     slots: tuple[SlotId, ...]
-    """Slots of the processes."""
     servers: int
     """Number of servers, at the end of `slots`."""
     ports: tuple[int, ...]

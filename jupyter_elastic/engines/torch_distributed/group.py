@@ -38,8 +38,7 @@ NCCL = {
 """Environment variables that keep NCCL from watching its peers: the driver reports a lost one at once."""
 LEAVE_S = 1.0
 """Seconds for which a group of NCCL lives after its abort: its watchdog, which the end of the group waits for while no
-Python can run, may need Python once more, to tell the store of the error.
-"""
+Python can run, may need Python once more, to tell the store of the error."""
 JOINS = 3
 """Number of joins that may fail although no member has died; then the cause is not another member."""
 

@@ -31,8 +31,7 @@ UNREAD_S = 0.1
 """Seconds in which others may read what this worker has sent, before it closes connections with unread data.
 
 The kernel resets these, so that the peer loses the rest of a message, and Gloo forgets who waits for it: one of 20
-interrupts in a loop of small all-reduces cost a session, none of 80 with this.
-"""
+interrupts in a loop of small all-reduces cost a session, none of 80 with this."""
 BROKEN_S = 5.0
 """Seconds that the driver may take to report that a member is gone, when an error looks like it."""
 
