@@ -80,8 +80,8 @@ class Leases:
     def run_out(self, state: State, heard: Mapping[str, float]) -> list[Job]:
         """Return the jobs whose attempt has lost its lease, and those whose sessions retain slots for too long.
 
-        To be called every second or so. `heard` maps users to the time of their agent's last message, or to that at
-        which this daemon began to wait for it.
+        To be called every second or so. `heard`: the time of each user's agent's last message, or the
+        time since which this daemon waits for the agent.
         """
         holding = [*state.active_jobs(), *(state.ended[job] for job in state.pinned)]
         present = {(job.job, job.attempt) for job in holding}

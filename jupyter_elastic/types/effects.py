@@ -55,7 +55,7 @@ class Stop(Effect, frozen=True, kw_only=True):
 
 
 class WatchPinned(Effect, frozen=True, kw_only=True):
-    """Report when the parked workers of an ended attempt's session are gone from these retained slots.
+    """Report when the suspended workers of an ended attempt's session are gone from these retained slots.
 
     A `Stop` for the attempt then means: end that session.
     """

@@ -123,7 +123,7 @@ class JobView(Record, frozen=True, kw_only=True, gc=False):
     profile: Profile = Profile()
 
     def cost(self, size: Size) -> int:
-        """Return the slots of the pool's capacity that the job takes at this size."""
+        """Return the number of slots of the pool's capacity that the job takes at this size."""
         return size.workers + size.servers * self.server_cost
 
     def allows(self, workers: int) -> bool:

@@ -154,7 +154,7 @@ class RunningReported(AttemptReport, frozen=True, kw_only=True):
     pause_s: float = 0.0
     """Seconds that the members stood still for it."""
     elastic: bool | None = None
-    """True if the cell has come to an elastic loop in this attempt; None: not yet, but its text may contain one."""
+    """True if the cell has come to an elastic loop in this attempt; None: not yet, but its text hints at one."""
 
 
 class ReleaseReported(AttemptReport, frozen=True, kw_only=True):

@@ -25,6 +25,6 @@ def with_room(view: View, slots: int) -> View:
 
 
 def unmet(view: View, wished: Plan, at_most: int) -> int:
-    """Return the slots that the plan, made for `with_room(view, at_most)`, gives away beyond those of `view`."""
+    """Count the slots that the plan, made for `with_room(view, at_most)`, gives away beyond those of `view`."""
     given = sum(job.cost(wished.sizes[job.job]) for job in view.jobs if job.job in wished.sizes)
     return min(max(given - view.capacity, 0), at_most)

@@ -362,7 +362,7 @@ class State(Struct, kw_only=True):
         return sum(entry is None or not entry.for_servers for entry in entries)
 
     def needs(self, spec: JobSpec) -> int:
-        """Return the slots, without those for servers alone, that a job needs to start."""
+        """Return the number of slots, without those for servers alone, that a job needs to start."""
         return starts_with(spec) + (0 if self.apart else spec.min_servers)
 
     def active_jobs(self) -> list[Job]:

@@ -146,7 +146,7 @@ class Views:
 
 
 def _reaching(state: State, most: Most) -> Most:
-    """Return the limits with those of users who can't reach all hosts added, so that no plan counts on these."""
+    """Return the limits, lowered for users who can't reach all hosts to the slots that they can reach."""
     users = dict(most.users)
     for owner in {job.owner for job in state.jobs.values()}:
         if (reachable := state.reachable(owner)) < inf:

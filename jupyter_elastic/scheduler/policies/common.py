@@ -98,7 +98,7 @@ def below(job: JobView, workers: int) -> int:
 
 
 def slots(job: JobView, workers: int) -> int:
-    """Return the slots that `workers` workers cost, with the minimum of the job's servers."""
+    """Return the number of slots that `workers` workers cost, with the minimum of the job's servers."""
     return workers + job.min_servers * job.server_cost if workers else 0
 
 
@@ -237,7 +237,7 @@ class Draft:
         return workers, (job.min_servers + self.kept.get(job.job, 0) if workers else 0)
 
     def cost(self, job: JobView) -> int:
-        """Return the slots that the draft gives the job."""
+        """Return the number of slots that the draft gives the job."""
         return slots(job, self.workers.get(job.job, 0)) + self.kept.get(job.job, 0) * job.server_cost
 
     def keep(self, job: JobView) -> bool:

@@ -83,12 +83,12 @@ class Party:
 
     def __init__(self, rank: float, factor: float, quota: int, turn: Turn) -> None:
         self.has = self.held = self.wants = 0
-        """Slots that the draft gives it, that it holds now, and that it can use (no more than the pool has)."""
+        """Slots that the draft gives the party, that it holds now, and that it can use (no more than the pool has)."""
         self.rank = max(rank, ROUNDING)
         """Weight without the factor of `half_life_s`."""
         self.turn = turn
         self.since = math.inf
-        """Time since which its first waiting job waits for a turn: its submission, or the start of the job before."""
+        """Time since which the first waiting job waits for a turn: its submission, or the start of the job before."""
         self.head: JobView | None = None
         self.claim = 0
         """Rank among equals."""
@@ -101,7 +101,7 @@ class Party:
         self.growing: list[tuple[int, int, JobView]] = []
 
     def due(self, at: int) -> Due:
-        """Return its rank in the row: first those below their quota, then whole slots of shares, then parts of slots.
+        """Return the sort key in the row: parties below their quota, then whole slots of shares, then parts of slots.
 
         Whole slots, and the slots that others leave, go to those with the least, and among these to their present
         holders. A part goes to a party that holds a slot for it now, so that no job is ended for it. Then claims
@@ -114,13 +114,13 @@ class Party:
         return has >= self.quota, 0 if left > 0 else 2, has / self.weight, going, self.claim, at, self
 
     def waits(self, head: JobView) -> None:
-        """Note the first waiting job of it or of a member."""
+        """Note the first waiting job of the party or of a member."""
         since = max((head.queued_at, *self.turn.begun[-1:]))
         if since < self.since:
             self.since, self.head = since, head
 
     def next(self, draft: Draft) -> JobView | None:
-        """Return its first job that the draft leaves waiting for slots which the pool has."""
+        """Return the first job that the draft leaves waiting for slots which the pool has."""
         first = self.head is not None and self.head.job not in draft.workers
         waiting = [job for job in (self.head,) if job] if first else self.waiting
         fits = (job for job in waiting if 0 < slots(job, least(job)) <= draft.capacity)
