@@ -36,7 +36,7 @@ SLOTS_VARIABLE = "JUPYTER_ELASTIC_SLOTS"
 FIRST_FOR_SERVERS = 1000
 """Index of a host's first slot for servers: the same whatever the number of GPUs, or of their instances."""
 CORES_PER_SERVER = 4
-"""Cores of a machine with GPUs for each slot for a server."""
+"""Number of cores, on a machine with GPUs, for each slot for a parameter server."""
 MOST_PROCESSES = 16
 """Maximum number of processes of a GPU that are inspected."""
 NAMED = 3

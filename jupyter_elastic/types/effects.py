@@ -67,5 +67,4 @@ class WatchPinned(Effect, frozen=True, kw_only=True):
 
 
 AttemptOrder: TypeAlias = Launch | Rescale | Stop
-"""Orders for an attempt's driver."""
 AnyEffect: TypeAlias = AttemptOrder | WatchPinned

@@ -279,7 +279,6 @@ class AsksRefused(EventData, frozen=True, kw_only=True):
     count: Count
     """Refusals since the last such event."""
     message: Text
-    """Message of the last refusal."""
     about: JobId | None = None
     """Job that the last refused request was about."""
 

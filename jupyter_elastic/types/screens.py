@@ -134,4 +134,3 @@ class PolicyInfo(Record, frozen=True, kw_only=True):
     options: dict[str, Any] = {}
     """Present values for the active policy, defaults for the others."""
     schema: dict[str, Any] = {}
-    """JSON schema of the options."""

@@ -256,4 +256,3 @@ class Tick(Stimulus, frozen=True, kw_only=True):
 Report: TypeAlias = (
     RunningReported | ReleaseReported | ProgressReported | DeathReported | ReplacementReported | ExitReported
 )
-"""Reports that an agent may send."""

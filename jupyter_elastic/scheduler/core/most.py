@@ -44,7 +44,7 @@ class Most(Struct, frozen=True):
 
 
 def within(jobs: Sequence[JobView], most: Most) -> tuple[list[JobView], dict[JobId, str]]:
-    """Return the jobs that a policy may see, first come first, and the reasons why others are left out."""
+    """Return the jobs that a policy may see, the first of each party, and the reasons why others are left out."""
     room: dict[Party, int] = {}
     parties: dict[JobId, list[Party]] = {}
     most_workers: dict[JobId, int] = {}

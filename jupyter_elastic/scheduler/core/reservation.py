@@ -12,12 +12,11 @@ from jupyter_elastic.types import JobId
 
 
 class Reserved(NamedTuple):
-    """Slots and jobs of a reservation for waiting interactive jobs."""
+    """A reservation: a number of slots, and the waiting interactive jobs that it is for."""
 
     slots: int
     """Number of reserved slots among those that are free or will be soon."""
     jobs: frozenset[JobId]
-    """Jobs that the slots are reserved for."""
 
 
 _NOTHING = Reserved(0, frozenset())

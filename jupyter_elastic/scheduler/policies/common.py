@@ -29,7 +29,6 @@ StartSize = Annotated[
     Literal["min", "max"], Meta(description="start elastic jobs at their minimum or their maximum size")
 ]
 SIZES = tuple(Size(workers) for workers in range(257))
-"""Usual sizes, made once."""
 
 
 class Configured:

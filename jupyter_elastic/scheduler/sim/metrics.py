@@ -57,7 +57,7 @@ class Run:
     """Seconds that each decision took."""
     wall: float = 0.0
     rejected: int = 0
-    """Number of illegal plans."""
+    """Number of plans that the core refused as illegal."""
     notes: list[str] = field(default_factory=list)
 
     @property
