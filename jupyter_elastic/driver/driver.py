@@ -335,7 +335,7 @@ class Driver:
     # --- the end
 
     async def _finish(self) -> ExitReported:
-        """End what the engine left, write the end, and let the agent take it."""
+        """End the processes that the engine left, write the end, and let the agent take it."""
         assert self.reports.exit is not None
         kept: frozenset[processes.ProcessId] = getattr(self._engine, "kept", frozenset)()  # a session's workers live on
         left = processes.living({*self._pids(), *(self._records.recorded or [])} - kept)

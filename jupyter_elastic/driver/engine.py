@@ -20,7 +20,7 @@ SendReport: TypeAlias = Callable[[Report], None]
 
 
 class AttemptContext(Struct, frozen=True, kw_only=True):
-    """All that an engine needs to know of an attempt."""
+    """The facts of an attempt that an engine needs."""
 
     job: JobId
     attempt: int
@@ -115,7 +115,7 @@ class Engine(Protocol):
         ...
 
     def pids(self) -> list[tuple[int, float]]:
-        """Every process of the attempt, so that a successor can end what a dead driver left.
+        """Return every process of the attempt, so that a successor can end those of a dead driver.
 
         Returns:
             (pid, start time in seconds since the epoch, as psutil's `create_time`) of each; empty after the end.

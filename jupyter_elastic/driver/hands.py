@@ -53,5 +53,5 @@ class Hand(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the host."""
+        """Release the host."""
         ...

@@ -58,7 +58,7 @@ STEADY = 300
 
 @dataclass(frozen=True)
 class Fork:
-    """Start worker `name` on `slot`; `rank` of `size` is what it will probably be."""
+    """Start worker `name` on `slot`; `rank` of `size` is its probable rank."""
 
     name: str
     slot: SlotId

@@ -95,7 +95,7 @@ class ValueStore(Protocol):
         ...
 
     def put(self, key: str, value: bytes | None, *, by: object) -> bool:
-        """Set a value, or remove it, and tell the followers other than `by`; False when that would be too much."""
+        """Set or remove a value, and send it to the followers other than `by`; return False if the store is full."""
         ...
 
 

@@ -20,7 +20,7 @@ _MEETS_HERE = re.compile(
     r"""MASTER_ADDR["']?\]?\s*=(?!=)|setdefault\(\s*["']MASTER_ADDR|localhost|127\.0\.0\.1|FileStore|HashStore"""
     r"""|file://|tcp://|\bspawn\(|\b(lightning|pytorch_lightning)\b"""
 )
-"""Lightning wants the same number of workers on each host; processes that a cell starts are on its own."""
+"""Code that forms a group on one host. Lightning wants equal numbers on all; processes of a cell are on its own."""
 _TENSORFLOW = {"tensorflow", "keras", "tf_keras"}
 _ON_TORCH_DISTRIBUTED = {"lightning", "pytorch_lightning", "accelerate"}
 _TORCH = {"torch", "transformers", *_ON_TORCH_DISTRIBUTED}

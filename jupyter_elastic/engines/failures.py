@@ -20,7 +20,7 @@ class Weight(IntEnum):
     GONE = 1
     """A worker was killed, or had ended its cell, while others needed it."""
     BROKEN_GROUP = 2
-    """A collective failed: for a reason, such as a death of which the news is still to come."""
+    """A collective failed; its cause, such as a death, may be reported later."""
     EXITED = 3
     """A worker left with an exit code before its cell was through."""
 

@@ -68,7 +68,7 @@ class GroupWorker:
         return ""
 
     def rejoin(self, group: str) -> None:
-        """Form the group of the cell before again."""
+        """Form the group of the previous cell again."""
 
     def next_cell(self, host: Host) -> None:
         """Prepare for the next cell's job, in no group yet."""

@@ -17,7 +17,7 @@ class KeyValues(dict[str, bytes]):
         self._news = asyncio.Event()
 
     def put(self, key: str, value: bytes) -> bool:
-        """Set a value; False when that would be too much."""
+        """Set a value; return False if the store would be too large."""
         total = sum(map(len, self.values())) - len(self.get(key, b"")) + len(value)
         if total > MAX_TOTAL or (key not in self and len(self) >= MAX_KEYS):
             return False

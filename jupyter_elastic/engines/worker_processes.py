@@ -111,7 +111,7 @@ class WorkerProcesses:
         return bool(self.members or self._clearing)
 
     def pids(self) -> list[processes.ProcessId]:
-        """(pid, start time) of every worker on this host."""
+        """Return (pid, start time) of every worker on this host."""
         found = [member.process.known for member in self.members.values() if member.process is not None]
         return [known for known in found if known is not None]
 

@@ -136,7 +136,7 @@ class WorkersEngine:
         self._servers: asyncio.Task[ServerAddresses] | None = None
         """Addresses of the servers of a group that the cell forms itself, for the workers that were started last."""
         self._served: tuple[SlotId, ...] = ()
-        """The slots of these workers."""
+        """The slots of the workers that `_servers` is for."""
         self._cell = cell_text.Cell()
         self._kept_for: processes.ProcessId | None = None
         """The kernel; the workers' warm parents are kept while it lives."""
@@ -257,7 +257,7 @@ class WorkersEngine:
         self._maybe_over()
 
     def pids(self) -> list[processes.ProcessId]:
-        """Every worker's (pid, start time)."""
+        """Return every worker's (pid, start time)."""
         return self.workers.pids()
 
     def use_elsewhere(self) -> UseElsewhere:

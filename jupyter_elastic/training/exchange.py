@@ -140,7 +140,7 @@ def remember(
     speeds: tuple[float, ...] | None = None,
     links: tuple[tuple[float, ...], ...] | None = None,
 ) -> None:
-    """Keep what was measured for later trainings; rank 0 does, in its user's state folder.
+    """Keep the measurements for later trainings; rank 0 does, in its user's state folder.
 
     Two trainings that do so at the same time may lose a figure, which is then measured again.
     """

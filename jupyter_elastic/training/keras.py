@@ -79,7 +79,7 @@ class _Variables:
             variable.assign(value)
 
     def reset(self) -> None:
-        """Drop what is held of an unfinished step."""
+        """Drop the gradients of an unfinished step."""
         gradients = _gradients()
         if gradients is not None:
             gradients.drop_unfinished(self.value)

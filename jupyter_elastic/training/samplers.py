@@ -33,7 +33,7 @@ def handed_over(rank: int, size: int) -> None:
 
 
 def follow(rank: int, size: int) -> None:
-    """Split for the group in which this process is now. A sampler for other parts than its own stays as it is."""
+    """Let the samplers split for the present group. A sampler for other parts than this process's stays as it is."""
     global _place, _said
     before, _place = _place, (rank, size)
     if before == _place:

@@ -29,7 +29,7 @@ from jupyter_elastic.training.torch import Stateful, is_sharded, mapped
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-"""The second is the first one's name before PyTorch 2.13."""
+"""`reduce_scatter_single`, which is named `reduce_scatter_tensor` before PyTorch 2.13."""
 _meshes = itertools.count()
 
 

@@ -68,7 +68,7 @@ class State:
         self._pass = self._done = self._step = self._samples = self._in_epoch = 0
         self._calls = 0
         self._unplaced: int | None = None
-        """The epoch that was committed last without a pass over data by which its end is known."""
+        """The last epoch that was committed without a pass over data, so that its end is unknown."""
         self._unproven = 0
         """Samples of this pass since the optimizer last stepped."""
         self._stepped = 0

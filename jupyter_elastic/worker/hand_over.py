@@ -27,7 +27,7 @@ from jupyter_elastic.training.share import names as shared
 FILE = "session-names.pickle"
 """Name of the file in the job's folder."""
 _LOOP = re.compile(r"\brun\b|\belastic\b|\bfit\b")
-"""Words by which a cell's text may come to an elastic loop."""
+"""Words of a cell's text that may lead to an elastic loop."""
 
 
 def write(folder: Path, namespace: dict[str, Any], source: str, reads: Iterable[str]) -> str:

@@ -405,7 +405,7 @@ class Worker:
     # --- after a failure, or when it is not wanted any more
 
     def _let_go(self) -> None:
-        """Leave the cell's names to Python's end."""
+        """Drop the reference to the cell's names, so that Python's end finalizes them."""
         self._namespace = {}
 
     def _exit_removed(self) -> NoReturn:

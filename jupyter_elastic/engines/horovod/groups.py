@@ -74,7 +74,7 @@ class HorovodGroup:
         notification_manager.register_listener(self)
 
     def leave(self) -> None:
-        """Leave."""
+        """Leave the group."""
         self.hvd.shutdown()
 
     def synced(self) -> None:

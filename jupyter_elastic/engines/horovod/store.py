@@ -56,7 +56,7 @@ class Store:
         return dict(self._values)
 
     def put(self, key: str, value: bytes | None, *, by: object = None) -> bool:
-        """Set a value, or remove it, and tell the followers other than `by`; False when that would be too much."""
+        """Set or remove a value, and send it to the followers other than `by`; return False if the store is full."""
         if value is None:
             self._values.pop(key, None)
         elif not self._values.put(key, value):

@@ -40,7 +40,7 @@ from jupyter_elastic.worker.plugin import Host
 ADDED_AND_REMOVED = 3
 """`HostUpdateResult.mixed`: members that stay take part in the next `sync`."""
 GLOO_TIMEOUT_S = 10
-"""Short, because workers are warm when they come to the rendezvous."""
+"""Gloo's time-out in seconds: short, because workers are warm when they come to the rendezvous."""
 
 ALONE = (
     "A collective of Horovod before hvd.elastic.run is made by this new worker alone: the others are past it, and "
@@ -80,7 +80,7 @@ class HorovodWorker(GroupWorker):
         """True if a joining worker makes its collectives before `elastic.run` alone."""
         self._basics: Any = None
         self._leaving = threading.RLock()
-        """Horovod's shutdown joins its thread, and of two threads that join one only the first is woken for certain."""
+        """Serialises shutdowns: Horovod's joins its thread, and of two threads that join one, only one surely wakes."""
         host.channel.on_update, host.channel.on_broken = self._notify, self._free
 
     def install(self) -> None:
@@ -139,7 +139,7 @@ class HorovodWorker(GroupWorker):
             _keep_autograph_in(self.session.folder / "autograph")
 
     def rejoin(self, group: str) -> None:
-        """Initialise Horovod again by this framework's module: a cell before has, and this one need not."""
+        """Initialise Horovod again by this framework's module: an earlier cell has, and this one need not."""
         importlib.import_module(group).init()
 
     @property

@@ -44,7 +44,7 @@ ALLOW = (
 )
 
 INTER_OP, THREADS = "TF_NUM_INTEROP_THREADS", 4
-"""With one thread a server that waits for another one would compute nothing meanwhile, and both could wait for ever."""
+"""Threads of a server: one thread that waits for another server would compute nothing, and both could hang."""
 
 log = logging.getLogger(__name__)
 

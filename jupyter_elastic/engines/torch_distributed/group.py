@@ -193,7 +193,7 @@ class TorchGroup(WorkerGroup):
 
 
 class _Overlapping(DistributedDataParallel):
-    """Adds gradients up by each rank's share of the batch; of a share in several pieces the optimizer's hook does."""
+    """Adds gradients up by each rank's share of the batch; the optimizer's hook does it for a share in pieces."""
 
     def __init__(self, model: torch.nn.Module, **options: Any) -> None:
         super().__init__(model, **options)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jupyter_elastic.engines.torch_distributed.group import TorchGroup
 
 OLDEST = "2.7"
-"""The first PyTorch whose `DistributedDataParallel` can leave out to send the weights."""
+"""The oldest supported PyTorch: the first whose `DistributedDataParallel` need not send the weights."""
 UNREAD_S = 0.1
 """Seconds in which others may read what this worker has sent, before it closes connections with unread data.
 
