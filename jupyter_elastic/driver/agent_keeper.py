@@ -37,7 +37,7 @@ class AgentKeeper:
         while True:
             self._came.clear()
             record = _record()
-            if record is None:  # it left on purpose, or there was none yet
+            if record is None:  # the agent left on purpose, or there was none yet
                 await self._came.wait()
                 continue
             await processes.gone((record.pid, record.start_time))

@@ -71,8 +71,8 @@ def preload() -> None:
     """Load every engine before drivers are forked. The driver that needs an engine reports it if it can't be loaded."""
     for name in plugins.installed(plugins.ENGINES):
         with contextlib.suppress(Exception):
-            load_engine(name)  # what `missing` looks through is known to the drivers then
-    installed(FRAMEWORKS)  # what that imports too
+            load_engine(name)  # the forked drivers inherit the modules that `missing` searches
+    installed(FRAMEWORKS)  # and those that `installed` imports
     our_source()
 
 
@@ -283,10 +283,10 @@ class Driver:
             return self._records.recorded or []
 
     def _waits(self) -> str:
-        return str(getattr(self._engine, "waits", str)())  # there is no engine yet at first, and others' need not know
+        return str(getattr(self._engine, "waits", str)())  # no engine yet, or an engine without `waits`
 
     def _use_elsewhere(self) -> UseElsewhere:
-        found: UseElsewhere = getattr(self._engine, "use_elsewhere", UseElsewhere)()  # as above
+        found: UseElsewhere = getattr(self._engine, "use_elsewhere", UseElsewhere)()  # see `_waits`
         return found
 
     # --- the agent
@@ -351,7 +351,7 @@ class Driver:
             linger_s, alone = UNWRITTEN_LINGER_S, not self._agents
         self._all_gone = True
         self._agents.send(self.reports.exit)
-        await self._keeper.replace_killed()  # nobody would say that the slots are free
+        await self._keeper.replace_killed()  # else no agent would report that the slots are free
         since = time.monotonic()
         while (self._agents or alone) and time.monotonic() - since < linger_s:
             alone = alone and not self._agents

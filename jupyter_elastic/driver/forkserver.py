@@ -30,7 +30,7 @@ def import_ahead(_: Sequence[str]) -> None:
 
 def prepare() -> Callable[[socket.socket], int]:
     """Do a driver's preparation that needs no attempt; return the function that serves its connection."""
-    with contextlib.suppress(OSError):  # what `ps` and `top` show
+    with contextlib.suppress(OSError):  # the name in `ps` and `top`
         Path("/proc/self/comm").write_text("elastic-driver", encoding="ascii")
     # A collection writes to all objects: the pages that are shared with the forkserver are copied now, not while
     # somebody waits. (A worker's would be too many: each has the framework's.)

@@ -258,7 +258,7 @@ class Membership:
     _misses: int = 0
     """Joining workers that were killed, and groups with such that ended, in a row without a step."""
 
-    # what happened
+    # events
 
     def want(self, generation: int, slots: Iterable[SlotId], *, anew: bool = False) -> list[Action]:
         """Take the scheduler's command: exactly these slots. A command older than the present one changes nothing.
@@ -300,7 +300,7 @@ class Membership:
         if worker is None or not worker.move(f"Ready {point}"):
             return []
         if worker.round == self.round and self._settled < self.round and self._broken is None:
-            self._broken = 0  # who still joins waits for this one, in vain
+            self._broken = 0  # workers that still join wait for this one in vain
         worker.has_state, worker.training = has_state, training
         self._called.discard(name)
         if point == "run":
@@ -410,7 +410,7 @@ class Membership:
                 actions += [Kill(w.name) for w in self._members() if w.place == Place.JOINING]
         return actions
 
-    # what may be asked
+    # questions
 
     @property
     def replaces(self) -> bool:
@@ -457,7 +457,7 @@ class Membership:
         worker = self._workers.get(name)
         return worker is not None and worker.round == self.round and worker.place == Place.JOINED
 
-    # what follows
+    # consequences
 
     def _regroups_itself(self) -> None:
         self.elastic = self._entered = True
@@ -497,7 +497,7 @@ class Membership:
         if not self.round or not members or any(w.waits or w.place == Place.JOINING for w in members):
             return []
         if self._broken is not None:
-            return []  # a member died in the join: the round never was, those who got through come back
+            return []  # a member died in the join: the round never existed, workers that got through come back
         slots = tuple(w.slot for w in sorted(members, key=_seniority))
         complete = set(slots) == set(self.wanted)
         if self._settled == self.round and (not complete or self._reported >= self.generation):
@@ -527,7 +527,7 @@ class Membership:
 
     def _refuse(self, worker: _Worker) -> list[Action]:
         """Go on without this and all other joining workers, whose ranks would be wrong; not if too few are left."""
-        others = [w for w in self._members() if not w.new and w.slot in self.wanted]  # who is to leave goes on nowhere
+        others = [w for w in self._members() if not w.new and w.slot in self.wanted]  # leaving members don't go on
         enough = len(others) >= max(1, min(self.min_slots, len(self.commanded)))
         if not (enough and self.replaces) or self.ended or self.finishing:
             return []
@@ -595,7 +595,7 @@ class Membership:
     def _enough(self, coming: list[_Worker]) -> bool:
         if self.finishing:
             return bool(coming)
-        if not self._members():  # first round, or all have died: wait for everybody
+        if not self._members():  # first round, or all have died: wait for all
             return bool(coming) and {w.slot for w in coming} == set(self.wanted)
         return len(coming) >= min(self.min_slots, len(self.commanded))
 

@@ -85,7 +85,7 @@ def command(host: HostAddress, python: str, control: Path) -> list[str]:
         held = ["--gpus", str(len(host.devices))] if host.devices else ["--cpus", str(host.slots)]
         stays = ["--host", host.name, "--pool", control.name, *held]
         if host.source:
-            stays = []  # who brought the host holds its slots by a placement group, and learns when the node goes
+            stays = []  # the provider of the host holds its slots by a placement group, and learns when the node goes
         return [*ray_bridge(cluster), "--node", node, *stays, "--run", *argv]
     if host.reach.startswith("kubectl:"):
         namespace, pod, container = _pod(host)
@@ -146,7 +146,7 @@ def ray_bridge(cluster: str) -> list[str]:
 
 def answers_within(host: HostAddress) -> float:
     """Return the seconds that a host agent may take to answer when nothing is wrong."""
-    return 180.0 if host.reach.startswith("ray:") else 30.0  # Ray starts a process, which imports it, on each side
+    return 180.0 if host.reach.startswith("ray:") else 30.0  # Ray starts a process, which imports Ray, on each side
 
 
 def data_address(host: HostAddress, hello: Hello) -> str:
@@ -164,7 +164,7 @@ def data_address(host: HostAddress, hello: Hello) -> str:
         return hello.came_by
     if host.reach.startswith("kubectl:"):
         outside = [address for address in hello.addresses if not ipaddress.ip_address(address).is_loopback]
-        if len(outside) == 1:  # a pod has one, which all other pods reach
+        if len(outside) == 1:  # a pod has one address, which all other pods reach
             return outside[0]
     raise EngineError(
         f"nobody knows by which address other hosts reach {host.name}, which has {', '.join(hello.addresses)}: name "

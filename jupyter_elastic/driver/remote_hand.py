@@ -271,7 +271,7 @@ class RemoteHand:
     async def _store(self, number: int, target: str | ValueStore, order: ToHand) -> messages.Forwarding:
         self._targets[number] = target
         answer: messages.Forwarding = await self._ask(order, messages.Forwarding, number)
-        for old in list(self._targets)[:-2]:  # of a round that is over; the one before the last is still read
+        for old in list(self._targets)[:-2]:  # stores of finished rounds; the store before the last is still read
             del self._targets[old]
             self.say(messages.CloseForward(old))
         return answer
@@ -375,7 +375,7 @@ class RemoteHand:
         except OSError as problem:
             raise EngineError(f"host {self.name}: {argv[0]} can't be started: {problem.strerror}") from problem
         self._runs = True
-        with contextlib.suppress(ProcessLookupError):  # it has ended already
+        with contextlib.suppress(ProcessLookupError):  # the command has ended already
             self._known = processes.identify(self._child.pid)
         started.add(self._child.pid)
         self._keeping = self._spawn(self._keep_stderr())
@@ -631,7 +631,7 @@ class RemoteHand:
         for waiting in self._answers.values():
             if not waiting.done():
                 waiting.set_exception(EngineError(f"host {self.name} is lost: {why}"))
-                waiting.exception()  # whoever asked may be gone
+                waiting.exception()  # the caller may be gone
         for worker in self._workers.values():
             worker.exited(None, cleared=True)
         self._workers.clear()
@@ -647,7 +647,7 @@ class RemoteHand:
             async with asyncio.timeout(patience_s):
                 await self._ended()
         if self._child.returncode is None and self._known is not None:
-            processes.send(self._known, signal.SIGKILL)  # asyncio's own way may take the exit code from its thread
+            processes.send(self._known, signal.SIGKILL)  # asyncio's own `kill` may take the exit code from its thread
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -36,7 +36,7 @@ class Staying:
 
     def next_cell(self) -> socket.socket | None:
         """Return the connection of the agent that has another cell; None when the session is over, or no cell comes."""
-        with contextlib.ExitStack() as ends, contextlib.suppress(OSError):  # a full disk: it leaves
+        with contextlib.ExitStack() as ends, contextlib.suppress(OSError):  # with a full disk the driver leaves
             session = self._folder.read()
             if session is None or self._folder.ended() is not None:
                 return None
@@ -82,7 +82,7 @@ def _accept(listener: socket.socket) -> socket.socket | None:
     try:
         check_same_user(connected)
         connected.sendall(DRIVER_STAYS.encode(DriverStays(processes.this_process(), our_source())))
-    except (OSError, NotAllowed):  # it is gone, or nobody's business
+    except (OSError, NotAllowed):  # the agent is gone, or another user's
         connected.close()
         return None
     return connected

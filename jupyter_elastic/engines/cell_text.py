@@ -93,7 +93,7 @@ def read_cell(payload: Payload, library: tuple[str, ...] = ()) -> Cell:
     uses = facts(payload)
     parts = [name.split(".") for name in uses]
     words = {word for part in parts for word in part}
-    # Of what our modules and Horovod's are called after: `horovod.torch`.
+    # First names of modules; of our package and Horovod also the parts below: `horovod.torch`.
     modules = {word for part in parts for word in (part[:3] if part[0] in {"horovod", "jupyter_elastic"} else part[:1])}
     by_library = [part for part in parts if not {*part[:2]}.isdisjoint(library)]
     training = _use(uses, "jupyter_elastic.training")

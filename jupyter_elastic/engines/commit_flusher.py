@@ -62,7 +62,7 @@ class CommitFlusher:
         """Bring the last commit to disk when it is time; after a full disk, try again at the next commit."""
         if self._unsaved_since is not None and self._now() - self._unsaved_since > EVERY_S:
             since, self._unsaved_since = self._unsaved_since, None
-            if self._hand is not None:  # it may be large and the way slow: nobody waits for it
+            if self._hand is not None:  # the commit may be large and the network slow: nothing waits for it
                 if self._fetching is None or self._fetching.done():
                     self._fetching = asyncio.create_task(self._bring(since))
                 return

@@ -111,7 +111,7 @@ class GroupEngine(WorkersEngine):
                         rendezvous=places[name],
                     ),
                 )
-        if not self.members.keys() >= set(go.members):  # one has died meanwhile
+        if not self.members.keys() >= set(go.members):  # a member has died meanwhile
             self._break_group()
         if len(set(map(host_of, self._slots_of_group()))) > 1:
             self._spawn_task(self._watch_ways(go.round))
@@ -144,7 +144,7 @@ class GroupEngine(WorkersEngine):
 
     def received(self, member: Member, message: messages.FromWorker) -> None:
         """Take a worker's message."""
-        if not isinstance(message, messages.StackReport):  # which it is asked for because it says nothing
+        if not isinstance(message, messages.StackReport):  # such a report is an answer to a request for silent workers
             self._heard = time.monotonic()
         elif self._broken_round == self._group.round and message.held and message.still_s >= HELD_S:
             self._end_held(member)
@@ -198,7 +198,7 @@ class GroupEngine(WorkersEngine):
 
     def _free_waiting(self) -> None:
         self.broken(self._group.round)
-        for name in self.members:  # those of a group that the cell has formed itself are in no round
+        for name in self.members:  # members of a group that the cell has formed itself are in no round
             self.send(name, messages.Broken(round=self._group.round, interrupted=True))
 
     def left(self, member: Member, code: int | None) -> None:

@@ -88,7 +88,7 @@ class Hosts:
         name = host_of(slot)
         if name not in self._addresses:
             return None
-        if name in self._lost:  # another one is for `_come_back` to open, when nothing lives there any more
+        if name in self._lost:  # `_come_back` opens a new connection, when nothing lives there any more
             return self._lost[name]
         if name not in self._hands:
             self._hands[name] = RemoteHand(self._addresses[name], self._setting, self._hand_lost)
@@ -187,7 +187,7 @@ class Hosts:
         pause_s = AGAIN_S
         while not self._is_closed():
             until = self._addresses[name].until
-            if until is not None and time.time() >= until:  # nobody is there, unless its user adds it anew
+            if until is not None and time.time() >= until:  # the host is gone for good, unless its user adds it anew
                 await asyncio.sleep(SELDOM_S)
                 continue
             hand = RemoteHand(self._addresses[name], self._setting, self._hand_lost)
@@ -202,7 +202,7 @@ class Hosts:
                 continue
             self._hands[name] = hand
             del self._lost[name]
-            if hand.lost:  # in this very moment
+            if hand.lost:  # lost again at this very moment
                 self._hand_lost(hand)
             elif not self._is_closed():
                 self._owner.host_back(name)
@@ -240,7 +240,7 @@ class Hosts:
                 pairs += [(ways.ThisHost(hand.address), hand) for hand in hands]
             try:
                 out = ways.left_out(names, await ways.cuts(pairs))
-            except EngineError as problem:  # a host is lost meanwhile, which says so itself
+            except EngineError as problem:  # a host is lost meanwhile, which is reported separately
                 log.info("%s", problem)
                 return
             if not out:

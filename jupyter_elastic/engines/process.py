@@ -35,7 +35,7 @@ class Process(WorkersEngine):
             self.send(name, messages.Update())
 
     def _perform(self, action: Action) -> None:
-        raise AssertionError(action)  # nobody waits, so there are no groups
+        raise AssertionError(action)  # no worker waits, so there are no groups
 
     def _received(self, member: Member, message: messages.FromWorker) -> None:  # noqa: ARG002
         if not isinstance(message, messages.Entered):

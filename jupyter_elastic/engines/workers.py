@@ -410,7 +410,7 @@ class WorkersEngine:
 
     def _about_job(self, member: Member, servers: ServerAddresses) -> dict[str, str]:
         most = self.context.most_workers
-        hosts = {"no_proxy": ",".join(dict.fromkeys(servers.hosts.values()))}  # beside what the user has there
+        hosts = {"no_proxy": ",".join(dict.fromkeys(servers.hosts.values()))}  # added to the user's own exceptions
         return hosts | ({MAX_WORKERS: str(most)} if most else {}) | self._cluster(member, servers)
 
     def _cluster(self, member: Member, servers: ServerAddresses) -> dict[str, str]:
@@ -484,7 +484,7 @@ class WorkersEngine:
             self.watch.answered(member, message, self._computing(), list(self._through.values()))
             return
         self.watch.activity()
-        if self.machine.resumable and member.doomed:  # it takes its leave after SIGTERM, well or not
+        if self.machine.resumable and member.doomed:  # a worker leaves after SIGTERM, with or without an error
             if isinstance(message, messages.Failed):
                 self.workers.kill(member.name)
             return
@@ -517,15 +517,13 @@ class WorkersEngine:
                 self.machine.kept = False
                 self._maybe_elastic()
             case messages.Failed(broken_group=True) if self.machine.elastic and self._session is None:
-                pass  # it comes back from the last commit
+                pass  # the worker comes back from the last commit
             case messages.Failed() | messages.Interrupted() if self._spares(member, _raised(message)):
                 pass
             case messages.Failed(echo=echo):
                 echo = echo or self._another_died(member)
                 self._fail(Weight.BROKEN_GROUP if echo else Weight.RAISED, _raised(message))
-            case messages.Interrupted() if not (
-                self._stopping or member.doomed
-            ):  # nobody has interrupted it: its own cell has
+            case messages.Interrupted() if not (self._stopping or member.doomed):  # the cell has interrupted itself
                 self._fail(Weight.RAISED, _raised(message))
             case messages.Interrupted():
                 pass
@@ -546,7 +544,7 @@ class WorkersEngine:
             newcomer_output.merge(self.context.folder, member.name, None if member.doomed else member.rank)
         if not (member.done or member.doomed or self._stopping):
             self._last_left = (member, code)
-            if self._failures:  # perhaps it died first and its news came last
+            if self._failures:  # this worker may have died first, though its news came last
                 self._failures.add(*self._death(member, code))
         unasked = self.machine.needs(member.name) and not (member.doomed or self._stopping)
         self._do(self.machine.gone(member.name, by_itself=code is not None and 0 <= code != messages.BROKEN_GROUP))
@@ -635,7 +633,7 @@ class WorkersEngine:
             other = next((m.rank for m in self.members.values() if not m.done), 0)
             self._fail(Weight.GONE, ended_early(self._through[name], other))
             return
-        if why == "host lost":  # which is no fault of the cell's: the job begins anew elsewhere
+        if why == "host lost":  # no fault of the cell's: the job begins anew on other hosts
             host = host_of(self._last_left[0].slot) if self._last_left else ""
             self._without_hosts = self._without_hosts or f"host {host} was lost: {self.hosts.why_lost(f'{host}:0')}"
             self._stopping = self._stopping or "preempt"
@@ -685,11 +683,11 @@ class WorkersEngine:
         for name in self.members:
             self.send(name, messages.Interrupt())
         await self.workers.all_gone(LEAVES_S)
-        if self.machine.forms:  # whoever is stopped now leaves the others in it
+        if self.machine.forms:  # a worker that is stopped now would leave the others in the join
             until = time.monotonic() + JOINS_S
             while self.machine.forms and time.monotonic() < until:
                 await self.workers.all_gone(TICK_S)
-            await self.workers.all_gone(LEAVES_S)  # once it has formed, by its first commit
+            await self.workers.all_gone(LEAVES_S)  # a formed group is left at its first commit
         await self._end_workers(INTERRUPT)
 
     async def _end_workers(self, ladder: Ladder, *, after_s: float = 0.0) -> None:
@@ -887,7 +885,7 @@ class WorkersEngine:
 
     def _read_payload(self) -> Payload:
         folder = self.context.folder
-        if (folder / "results").exists():  # of an attempt before this one
+        if (folder / "results").exists():  # results of an earlier attempt
             shutil.rmtree(folder / "results", ignore_errors=True)
         (folder / failure.NAME).unlink(missing_ok=True)
         return read_payload(folder)

@@ -100,7 +100,7 @@ class ForkedProcess:
     async def clear(self) -> None:
         """Kill every process that this process, which is gone, left behind."""
         await self.cleared.wait()
-        if has_group(self.pid):  # whoever forked it can't tell
+        if has_group(self.pid):  # the process that forked it can't tell
             await processes.end([self.known], 0.5)
 
     async def ended(self) -> int | None:
@@ -150,7 +150,7 @@ class ForkServerAddress:
         EngineError when the interpreter can't be started.
         """
         command = [self.python, "-P", "-m", MODULES[self.kind], "--socket", str(self.path)]
-        if self.only_for:  # it ends with who starts it, however that ends
+        if self.only_for:  # the forkserver ends with its starter, however that ends
             kept_for = kept_for or processes.this_process()
             command += ["--keep", str(KEEP_ALONE_S)]
         if kept_for is not None:
@@ -252,7 +252,7 @@ class ForkServerClient:
         """Fork a process that has `theirs`."""
         if self.lost:
             raise EngineError("the forkserver is gone")
-        if processes.stopped_now(pid := peer_of(self._socket).pid):  # its socket would take the request all the same
+        if processes.stopped_now(pid := peer_of(self._socket).pid):  # its socket would still take the request
             raise EngineError(f"the forkserver (process {pid}) is stopped by a signal; kill -CONT {pid} lets it go on")
         answer: asyncio.Future[ForkedProcess] = asyncio.get_running_loop().create_future()
         self._answers.append(answer)
@@ -273,7 +273,7 @@ class ForkServerClient:
             while (answer := await ANSWERS.read(reader)) is not None:
                 self._handle(answer)
         except (OSError, ProtocolError):
-            pass  # it is of no use any more, as at its end
+            pass  # the connection is of no use any more, as at its end
         finally:
             if writer is not None:
                 writer.close()

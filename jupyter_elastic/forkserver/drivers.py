@@ -68,7 +68,7 @@ class DriverLauncher:
         finally:
             if answer != DriverStarted(""):
                 writer.close()
-        if answer is None or answer.held:  # whether it lives is for the attempt's own files to say
+        if answer is None or answer.held:  # the attempt's own files tell if the driver lives
             return None
         raise EngineError(f"the driver (process {process[0]}) can't start: {answer.problem}")
 

@@ -154,10 +154,10 @@ class ForkServer:
                     if wire is not None:
                         return wire
             self._reap()
-            if short and not ready:  # nobody waits
+            if short and not ready:  # no client waits
                 try:
                     wire = self._fork()
-                except OSError:  # tried again at the next request
+                except OSError:  # the next request tries again
                     self._wanted_spares = 0
                 else:
                     if wire is not None:
@@ -167,7 +167,7 @@ class ForkServer:
         """Stay while this process lives (and requests something now and then)."""
         if len(self._kept_for) >= MOST_KEPT_FOR or process in self._kept_for.values():
             return
-        with contextlib.suppress(OSError):  # it is gone, or lives where we can't see it
+        with contextlib.suppress(OSError):  # the process is gone, or lives where we can't see it
             handle = os.pidfd_open(process[0])
             if processes.living([process]):
                 self._kept_for[handle] = process
@@ -233,7 +233,7 @@ class ForkServer:
         if client.fileno() >= 0:
             try:
                 client.sendall(ANSWERS.encode(answer))
-            except OSError:  # it is gone, or has not read for long
+            except OSError:  # the client is gone, or has not read for long
                 self._drop(client)
 
     # --- children -----------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class ForkServer:
                 if wire is not None:
                     return wire
             spare = self._spares.pop(0)
-            with spare.wire, contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died: the next one
+            with spare.wire, contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died: take the next
                 socket.send_fds(spare.wire, [b"."], [descriptor])
                 break
         self._children[spare.pid] = client
@@ -291,7 +291,7 @@ class ForkServer:
                     exited.append((self._children.pop(pid), pid, os.waitstatus_to_exitcode(status)))
                 elif any(spare.pid == pid for spare in self._spares):
                     self._spares = [spare for spare in self._spares if spare.pid != pid]
-                    self._wanted_spares = 0  # something is wrong with them: tried again at the next request
+                    self._wanted_spares = 0  # the children are broken: the next request tries again
         if exited or self._left or self._not_cleared:
             self._clear()
         for client, pid, code in exited:

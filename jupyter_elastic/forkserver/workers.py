@@ -79,7 +79,7 @@ class WorkerLauncher:
                 with theirs:
                     return await (await self._connected()).fork(theirs, self._kept_for), ours
             except (OSError, EngineError, TimeoutError) as problem:
-                ours.close()  # should it be forked after all, that worker finds its connection closed and ends
+                ours.close()  # if the worker is forked after all, it finds its connection closed and ends
                 log.info("no warm worker (%s: %s); starting a cold one", type(problem).__name__, problem)
                 self._client = None
         ours, theirs = _connection(first)

@@ -15,7 +15,7 @@ def main() -> int:
     may_be_warm = warm.OPTION in sys.argv[1:]
     if may_be_warm and (code := warm.run()) is not None:
         return code
-    from jupyter_elastic.hand import hand  # this takes long
+    from jupyter_elastic.hand import hand  # a slow import
 
     return hand.serve(warm_up=may_be_warm)
 

@@ -38,7 +38,7 @@ def tidy(folder: Path) -> None:
     """
     for path in folder.glob("hands-*.lock"):
         lock = Lock(path)
-        with contextlib.suppress(OSError):  # another one does the same
+        with contextlib.suppress(OSError):  # another process does the same
             if time.time() - path.stat().st_mtime > OLD_S and lock.acquire(attempts=1):
                 for suffix in (".sock", ".log", ".lock"):
                     path.with_suffix(suffix).unlink(missing_ok=True)
@@ -53,7 +53,7 @@ def prepare() -> Callable[[socket.socket], int]:
 def serve(connection: socket.socket) -> int:
     """Be the connected process's host agent, with its descriptors, environment and folder; return the exit code."""
     if server.newest_source() != our_source():
-        return 0  # that process becomes a hand itself, of what is installed by now
+        return 0  # that process becomes a host agent itself, of the package as installed by now
     connection.settimeout(GIVEN_S)
     try:
         connection.sendall(warm.READY)
@@ -67,7 +67,7 @@ def serve(connection: socket.socket) -> int:
             if not piece:
                 return 1
             given += piece
-    except OSError:  # it is gone
+    except OSError:  # the process is gone
         return 1
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
@@ -75,11 +75,11 @@ def serve(connection: socket.socket) -> int:
     folder, *environment = given.split(b"\0")
     os.environb.clear()
     os.environb.update(dict(entry.split(b"=", 1) for entry in environment))
-    with contextlib.suppress(OSError):  # it was removed
+    with contextlib.suppress(OSError):  # the folder was removed
         os.chdir(folder)
     connection.settimeout(None)
     code = hand.serve(until=connection)
-    with contextlib.suppress(OSError):  # it was killed
+    with contextlib.suppress(OSError):  # the process was killed
         connection.sendall(bytes([code]))
     return code
 

@@ -63,10 +63,10 @@ log = logging.getLogger(__name__)
 
 def serve(*, until: socket.socket | None = None, warm_up: bool = False) -> int:
     """Be a host agent (`Hand`) until its driver is gone; return the exit code."""
-    with contextlib.suppress(OSError):  # what `ps` and `top` show
+    with contextlib.suppress(OSError):  # the name in `ps` and `top`
         Path("/proc/self/comm").write_text("elastic-hand", encoding="ascii")
     wire = os.dup(1)
-    os.dup2(2, 1)  # whatever else is printed must not get between the frames
+    os.dup2(2, 1)  # other output must not get between the frames
     asyncio.run(Hand(wire, until=until, warm_up=warm_up).run())
     return 0
 
@@ -379,7 +379,7 @@ class Hand:
                 await self._carry(channel, reader)
                 await writer.wait_closed()
             except OSError:
-                pass  # it ended without a word
+                pass  # the connection broke
             finally:
                 self._connections -= 1
                 self._streams.pop(channel, None)

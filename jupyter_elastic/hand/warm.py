@@ -64,7 +64,7 @@ def run() -> int | None:
         code = ours.recv(1)
     except OSError:
         return 1
-    return code[0] if code else 1  # it was killed
+    return code[0] if code else 1  # the host agent was killed
 
 
 def start() -> None:
@@ -83,6 +83,6 @@ def start() -> None:
             child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/", start_new_session=True
             )
-    except OSError:  # a full disk: the next hand takes as long as this one
+    except OSError:  # a full disk: the next host agent takes as long as this one
         return
-    started.add(child.pid)  # nothing that a dead worker has left
+    started.add(child.pid)  # the parent is not a dead worker's leftover

@@ -54,7 +54,7 @@ class HandActor:
         environment = {
             name: value
             for name, value in os.environ.items()
-            # Ray sets these for the work that it schedules, and the hand's workers are none
+            # Ray sets these for the work that it schedules, which the host agent's workers are not
             if not name.startswith("RAY_") and name not in {"CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"}
         }
         with contextlib.suppress(OSError):  # only root may: Ray's processes give way to all others, at nice 15
@@ -121,7 +121,7 @@ def main() -> int:
     parser.add_argument("--run", nargs=argparse.REMAINDER, default=[], metavar="ARGV", help="last: the command there")
     given = parser.parse_args()
     out = os.dup(1)
-    os.dup2(2, 1)  # whatever Ray prints must not get between the bytes
+    os.dup2(2, 1)  # Ray's output must not get between the bytes
     try:
         ray = _connected(given.address)
         if given.groups:
@@ -157,7 +157,7 @@ def _connected(address: str) -> Any:
         ray.init(
             address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR", configure_logging=False
         )
-    except Exception as problem:  # Ray says everything by kinds of its own
+    except Exception as problem:  # Ray raises classes of its own for everything
         text = " ".join(str(problem).split())[:600] or type(problem).__name__
         raise NotReached(
             f"the Ray cluster at {address} can't be used from here: {text} (this machine must be one of its nodes, "
@@ -193,7 +193,7 @@ def _carry(ray: Any, given: argparse.Namespace, out: int) -> int:
         raise NotReached(f"Ray drains the node {node.address}: nothing new may begin there")
     there = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.id, soft=False)
     make = ray.remote(num_cpus=0, max_restarts=0, concurrency_groups={"in": 1, "out": 1, "err": 1})
-    hand = make(HandActor).options(scheduling_strategy=there).remote()  # begins while the other one does
+    hand = make(HandActor).options(scheduling_strategy=there).remote()  # starts at the same time as the holder
     if given.cpus or given.gpus:
         _hold(ray, there, node, given)
     try:
@@ -227,14 +227,14 @@ def _hold(ray: Any, there: Any, node: RayNode, given: argparse.Namespace) -> Non
         try:
             ray.get(first.ready.remote(), timeout=HELD_S)
             break
-        except ray.exceptions.RayError as problem:  # too late, or at once where the node never has so much
+        except ray.exceptions.RayError as problem:  # too late, or at once if the node never has so much
             if last or isinstance(problem, ray.exceptions.GetTimeoutError):
                 what = f"{given.gpus} GPUs" if given.gpus else f"{given.cpus} CPUs"
                 raise NotReached(
                     f"Ray does not give {what} of the node {node.address} away: other work has some of them (`ray "
                     "status` shows it), or it has fewer; take fewer with --slots"
                 ) from problem
-            # else it was that of a bridge which was just leaving
+            # else the holder belonged to a bridge that was just leaving
 
     def keep(held: Any) -> None:
         while True:
@@ -254,7 +254,7 @@ def _end_of(ray: Any, node: RayNode, host: str) -> float | None:
     state = paths.state_dir()
     known = next((one.until for one in hosts_file.read(state) if one.name == host), None)
     until = groups.ends({node.id: deadline}, {node.id: time.time()})[node.id]
-    if known is not None and known <= until:  # without a deadline it counts from when that was seen first
+    if known is not None and known <= until:  # without a deadline the time counts from the first sight of the drain
         return known
     hosts_file.put_end(state, host, until)
     return until
@@ -266,7 +266,7 @@ def _watch_drain(ray: Any, node: RayNode, host: str, hand: Any) -> None:
         time.sleep(LOOK_S)
         try:
             until = _end_of(ray, node, host)
-        except Exception as problem:  # Ray's own, or the pool's file can't be read: it may work the next time
+        except Exception as problem:  # Ray's error, or the pool's file can't be read: the next time may work
             sys.stderr.write(f"whether Ray drains the node {node.address} is not known: {problem}\n")
             continue
         if until is not None and time.time() >= until:
@@ -279,7 +279,7 @@ def _feed(ray: Any, hand: Any) -> None:
     """Carry this process's stdin to the host agent, until stdin ends or the host agent takes no more."""
     write = hand.write.options(concurrency_group="in")
     under_way: deque[Any] = deque()
-    with contextlib.suppress(ray.exceptions.RayError):  # who reads learns it too
+    with contextlib.suppress(ray.exceptions.RayError):  # `_copy` gets the same error
         while data := os.read(0, PIECE):
             under_way.append(write.remote(data))
             if len(under_way) > WINDOW and not ray.get(under_way.popleft()):

@@ -140,7 +140,7 @@ class SlotAgent:
                     await self._answer(peer, reader, writer)
                 finally:
                     self._asking[peer.uid] -= 1
-                    self._asking += Counter()  # without those that have none
+                    self._asking += Counter()  # drops users without connections
         except (ProtocolError, TimeoutError, ConnectionError) as problem:
             log.info("user %d, process %d: %s", peer.uid, peer.pid, problem or "too slow")
         finally:
@@ -163,7 +163,7 @@ class SlotAgent:
 
     async def _enter(self, peer: Peer, ask: Enter) -> None:
         """Put the requesting process into the group of its lease; NotAllowed when it has none."""
-        if not self._holds(peer, ask):  # the order to start it may be faster than the news of its lease
+        if not self._holds(peer, ask):  # the order to start the worker may be faster than the news of its lease
             begun = self._begun
             self._news.set()
             async with self._looked:
@@ -181,7 +181,7 @@ class SlotAgent:
         if not self._cgroups.end_others(lease.name, lease.slot):
             raise NotAllowed("what ran on that slot before is not gone yet; start again")
         try:
-            uids = psutil.Process(peer.pid).uids()  # who has connected may have ended, and its pid be somebody else's
+            uids = psutil.Process(peer.pid).uids()  # the connected process may have ended, and its pid be reused
         except (psutil.Error, ValueError):
             uids = None
         if uids is None or uids.real != peer.uid:

@@ -146,10 +146,10 @@ def _stepped(optimizer: Any) -> None:
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     own = sum(p.numel() for p in parameters)
     _looked = (
-        moved >= max(1, min(own, max(8, own // 100)))  # they may be compressed
+        moved >= max(1, min(own, max(8, own // 100)))  # gradients may be compressed
         or hasattr(optimizer, "_allreduce_grad_async")  # Horovod's
         or any(type(p).__name__ in {"DTensor", "FlatParameter"} for p in parameters)
-        or (_steps < 4 and _in_parallel(parameters))  # the first may be that of a model apart
+        or (_steps < 4 and _in_parallel(parameters))  # the first steps may be those of an independent model
     )
     if _steps > _PATIENCE:
         ended()

@@ -107,7 +107,7 @@ def _taken_up(state: State, job: session.Session) -> tuple[Any, bool] | None:
     try:
         begin = _LENGTH.size + _LENGTH.unpack_from(kept)[0]
         outcome = _loads(kept[_LENGTH.size : begin], state)  # by rank 0 of this job, in its private folder
-    except Exception as problem:  # not all that can be written can be read
+    except Exception as problem:  # some pickles can be written but not read
         sys.stderr.write(f"note: what training {job.training} of this cell has given can't be read ({problem})\n")
         return None
     state.end_as(kept[begin:])

@@ -198,7 +198,7 @@ def _put_in(optimizer: Any, backend: str) -> None:
         means = averaged([gradient for gradient, _ in pairs])
         return own([(mean, variable) for mean, (_, variable) in zip(means, pairs, strict=True)], *args, **kwargs)
 
-    if backend == "tensorflow":  # there is nothing in it that depends on a tensor
+    if backend == "tensorflow":  # nothing in it depends on a tensor
         from jupyter_elastic.training.tensorflow import not_converted
 
         instead = not_converted(instead)
@@ -235,7 +235,7 @@ def _fit(own: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dic
     given.apply_defaults()
     callbacks = given.arguments["callbacks"] or []
     end = _CommonEnd(group)
-    if group.size() > 1 and not given.arguments["validation_split"]:  # that is of arrays
+    if group.size() > 1 and not given.arguments["validation_split"]:  # `validation_split` is for arrays
         keras_3 = bool(version_of(_keras_of(model)))
         end.agree(given.arguments, keras_3=keras_3, asks=backend_of(model) == "torch")
     first, last = _callbacks(_keras_of(model).callbacks.Callback, group, end)
@@ -334,9 +334,9 @@ def _settle(model: Any) -> Group:
     if compiled:
         model.jit_compile = False  # XLA knows no collectives of an engine's
     if compiled or model not in _settled:
-        model.train_function = None  # may have been traced before
+        model.train_function = None  # the step may have been traced before
     _settled.add(model)
-    for place, one in enumerate(_optimizers(model)):  # a newcomer may have made fewer than the others so far
+    for place, one in enumerate(_optimizers(model)):  # a joining worker may have made fewer than the others so far
         if one in _averaging:
             _averaging[one] = place
     if context.group is not None:
@@ -378,7 +378,7 @@ class _CommonEnd:
     def agree(self, given: dict[str, Any], *, keras_3: bool, asks: bool) -> None:
         """Require equal lengths; or, if the workers can ask, replace `fit`'s data by data that do."""
         data, steps, length = given["x"], given["steps_per_epoch"], 0
-        endless = hasattr(data, "cardinality") and int(data.cardinality()) == -1  # TensorFlow's way to say so
+        endless = hasattr(data, "cardinality") and int(data.cardinality()) == -1  # TensorFlow's code for endless data
         if not endless and ((steps and keras_3) or not _has_length(data)):
             data = given["x"] = _adapted(given) if keras_3 else data
             length = (data.num_batches or -1) if keras_3 else -1
@@ -417,7 +417,7 @@ class _CommonEnd:
 
 def _adapted(given: dict[str, Any]) -> Any:
     make = sys.modules["keras.src.trainers.data_adapters"].get_data_adapter
-    shuffle = given["shuffle"] and hasattr(given["x"], "__getitem__") and _has_length(given["x"])  # else it warns
+    shuffle = given["shuffle"] and hasattr(given["x"], "__getitem__") and _has_length(given["x"])  # else Keras warns
     return make(**{**{name: given[name] for name in inspect.signature(make).parameters}, "shuffle": shuffle})
 
 

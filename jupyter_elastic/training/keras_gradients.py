@@ -79,7 +79,7 @@ class Reducer:
         self._kept = None
 
     def _counts(self) -> bool:
-        if averages(self._optimizer()):  # since it was prepared
+        if averages(self._optimizer()):  # made to average after it was prepared
             return False
         if context.group is None:
             if groups() is not None:

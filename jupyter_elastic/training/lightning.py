@@ -36,8 +36,8 @@ def _guard(name: str, module: types.ModuleType) -> None:
     @functools.wraps(make)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         make(self, *args, **kwargs)
-        # Who names a strategy for one device means it.
-        given = kwargs.get("strategy", args[1] if len(args) > 1 else "auto")  # Trainer takes words only
+        # A user who names a strategy for one device means it.
+        given = kwargs.get("strategy", args[1] if len(args) > 1 else "auto")  # Trainer takes keywords only
         self._elastic_apart = given == "auto" and self.world_size == 1
 
     def check(self: Any, *_: Any, **__: Any) -> None:

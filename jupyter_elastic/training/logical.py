@@ -75,7 +75,7 @@ class TreeSum:
             return allreduce(mine[0] if len(mine) == 1 else _added(*mine))
 
         whole = node(0, self._workers)
-        assert whole is not None  # either this process holds all, or it has taken part in forming the root
+        assert whole is not None  # this process holds all, or has taken part in forming the root
         return whole
 
 

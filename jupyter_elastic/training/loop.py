@@ -39,7 +39,7 @@ def iterate(
     state = context.state if isinstance(context.state, State) else None
     count = data.length(content)
     if state is not None and state._iteration is not None:
-        state = None  # a loop within a loop (an evaluation, say) has no place of its own
+        state = None  # a loop within a loop (an evaluation, say) has no position of its own
     start = 0 if state is None else state._enter(count)
     count -= count % batch_size if drop_last else 0
     number = data.steps(count, batch_size)

@@ -31,7 +31,7 @@ def _launchers() -> list[Callable[[], Groups | None]]:
     """Return the `launched` of each engine that can tell if another launcher than ours has started this process."""
     found = []
     for entries in plugins.installed(plugins.ENGINES).values():
-        with contextlib.suppress(EngineError):  # another's, of which nothing is wanted now
+        with contextlib.suppress(EngineError):  # another engine, which is not needed now
             engine = plugins.load(entries)
             if hasattr(engine, "launched"):
                 found.append(engine.launched)

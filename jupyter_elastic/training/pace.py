@@ -123,7 +123,7 @@ class Pace:
     def learn(self, figures: Array) -> bool:
         """Take the sum of all members' `figures`; return True if the speeds are new ones, to plan by."""
         speeds, busy, waits = figures
-        if not speeds.all():  # somebody has measured nothing yet
+        if not speeds.all():  # a member has measured nothing yet
             return False
         self.busy, self.waits = tuple(map(float, busy)), tuple(map(float, waits))
         settled = self.recalled or self.turns > PROBES[-1]

@@ -65,7 +65,7 @@ def run(function: Callable[..., _Result]) -> Callable[..., _Result]:
         context.workload = "" if code is None else workload(code).hexdigest()
         group = choose(state.framework)
         how = _run_alone if isinstance(group, SingleProcess) else _run_elastic
-        if context.state is not None:  # within another training, it is a part of that
+        if context.state is not None:  # a part of an outer training
             return how(function, group, state, args, kwargs)
         return ended.once(state, group, lambda: how(function, group, state, args, kwargs))
 
@@ -114,7 +114,7 @@ def _run_elastic(
             try:
                 result = translated(attempt)
             except PeerLost:
-                reporter.forget()  # it goes back to the last commit: what was reported since will be again
+                reporter.forget()  # the state goes back to the last commit: later reports will come again
                 group.lost()
                 lost = True
             except MembershipChanged:
@@ -140,7 +140,7 @@ def _training(state: State, group: Group) -> Iterator[None]:
             reporter.flush()
         except Exception as problem:
             taken = context.given
-            # Of a whole batch of one sample it is said for PyTorch's BatchNorm alone, by its words.
+            # A whole batch of one sample gets the note only for PyTorch's BatchNorm, known by its words.
             least = 0 if "more than 1 value" in str(problem) else 1
             if taken is not None and len(taken.indices) == 1 and taken.batch > least:
                 problem.add_note(

@@ -45,7 +45,7 @@ def _line_of_split() -> str:
         frame, code = outer, outer.f_code
         if frame.f_globals.get("__name__") == "__main__" and (lines := linecache.getlines(code.co_filename)):
             text = "".join(lines)
-            if "balance=" in text:  # then each worker's own samples are what the training is about
+            if "balance=" in text:  # then the training is about each worker's own samples
                 return ""
             for body in _bodies(ast.parse(text), code.co_name, frame.f_lineno):
                 for node in _run_once(body):

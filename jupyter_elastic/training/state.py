@@ -296,13 +296,13 @@ class State:
         if context.warming_up:
             raise StepWarmedUp
         if self._logical and not context.last_micro_batch:
-            return  # no step is taken since the last one, and other processes may not come by here
+            return  # no step was taken since the last one, and other processes may not call `commit` here
         if epoch_done:
             self.passed(0)
         elif self._in_epochs is not None and not self._calls and self._unplaced != -1:
             self._unplaced = int(self.epoch)
         group = context.group
-        if durable or not context.change or group is None or not group.elastic:  # else `on_leave` keeps it
+        if durable or not context.change or group is None or not group.elastic:  # else `on_leave` keeps the commit
             self._save(durable=durable)
         self.check_host_updates(saved=True)
 
@@ -488,7 +488,7 @@ class State:
         plain["epoch"] = epoch
         content = {
             "training": _training(),
-            "name": uuid.uuid4().hex,  # tells it from every other commit
+            "name": uuid.uuid4().hex,  # unique among all commits
             "logical": self._logical and (self._logical, _torch().threads()),
             "position": (passes, done, self.step, self.samples, self.seen if epoch == self.epoch else 0),
             "values": plain,
@@ -518,7 +518,7 @@ class State:
             )
         if threads is not None:
             _torch().set_threads(threads)
-        if self._factory is not None:  # its objects may not be there yet, or no more
+        if self._factory is not None:  # the factory's objects may not be there yet, or no more
             parts = self._factory.load(parts) if self._parts else {}
         missing = sorted(set(parts) - set(self._parts))
         if missing:
@@ -547,7 +547,7 @@ class State:
         self._in_epochs = self._iteration = None
         context.begin_step()
         if self._unplaced == self.epoch and not (self._pass or self._done) and owns_commits(context.group):
-            self._unplaced = -1  # and no other one is spoken of
+            self._unplaced = -1  # and no later epoch is reported
             sys.stderr.write(
                 f"note: epoch {self.epoch} begins again: its data came neither by training.batches nor by fit, so that "
                 "nobody knows how far it was. After the last batch, state.commit(epoch_done=True) keeps it\n"
@@ -574,7 +574,7 @@ class State:
             context.change = wanted
         change = context.change
         if self._iteration is None:
-            context.change = None  # without `batches` nothing else says that the next step has begun
+            context.change = None  # without `batches` nothing else tells that the next step has begun
         if change:
             self._regroup()
 

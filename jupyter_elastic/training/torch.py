@@ -269,7 +269,7 @@ class _Scaler:
             return None
         value = _Scaler.own_step(self, optimizer, *args, **kwargs)
         if reducer is not None:
-            reducer.taken = None  # without a step after an overflow
+            reducer.taken = None  # not reset by a step after an overflow
         return value
 
     @functools.wraps(own_unscale_)

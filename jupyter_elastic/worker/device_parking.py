@@ -120,7 +120,7 @@ class DeviceParking:
         """Move the memory off this slot's device; return why that fails, empty when all has left."""
         if self._by is not None:
             return ""
-        if not self.stays:  # else it is where it was, whatever slot the last cell was given
+        if not self.stays:  # else the memory is on its old device, whatever slot the last cell was given
             self.slot = slot
         self.stays = ""
         problems = []

@@ -52,7 +52,7 @@ class Recorder:
 
     def flush(self) -> None:
         """Write the queued records; on return everything that was put is in the file."""
-        with self._writing:  # also when nothing waits: the thread may just be writing it, and the process may end now
+        with self._writing:  # even if nothing is queued: the thread may just be writing, and the process may end now
             with self._changing:
                 records, self._waiting = self._waiting, []
             if records:
@@ -95,7 +95,7 @@ def queued(waiting: list[Display], record: Display) -> list[Display]:
     if record.kind in {"clear_output", "display_data", "execute_result"}:
         if record in waiting[cleared:] and len(waiting) == cleared + 1:  # nothing was printed in between
             return waiting
-        waiting = [*_comms(waiting[:cleared]), *waiting[cleared:]]  # who waited for this has come
+        waiting = [*_comms(waiting[:cleared]), *waiting[cleared:]]  # a cleared output's successor has come
     if record.kind == "update_display_data":
         for index, one in enumerate(waiting):
             if one.id == record.id and one.kind in {"display_data", "update_display_data"}:
@@ -122,7 +122,7 @@ def fitting(record: Display) -> bytes:
     """Return the record as a line; a record that is too large is replaced by its plain text and a note."""
     try:
         line = displays.encode(record)
-    except BaseException as problem:  # it holds what the cell has given, in the thread that writes all displays
+    except BaseException as problem:  # the record holds the cell's objects, and this thread writes all displays
         note = f"what was displayed can't be kept: {described(problem)}"
         return displays.encode(Display(kind="display_data", after=record.after, data={displays.PLAIN: note}))
     if len(line) <= displays.MAX_BYTES:

@@ -107,7 +107,7 @@ def reserve() -> socket.socket:
     held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("", 0))  # all interfaces, as torch's store does; it listens at none
+        held.bind(("", 0))  # all interfaces, as torch's store does; nothing listens here
     except BaseException:
         held.close()
         raise

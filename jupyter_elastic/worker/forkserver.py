@@ -28,7 +28,7 @@ def import_ahead(frameworks: Sequence[str]) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # TensorFlow's own notes would hide what a cell prints
     plugins = plugin.installed()
     ahead = [name for framework in frameworks for kind in plugins for name in kind.preimports.get(framework, ())]
-    for name in (*ALWAYS, *frameworks, *ahead):  # what is not installed is left out
+    for name in (*ALWAYS, *frameworks, *ahead):  # modules that are not installed are left out
         try:
             importlib.import_module(name)
         except ImportError as problem:
@@ -57,7 +57,7 @@ def begin(connection: socket.socket) -> int:
         os.environ.clear()
         os.environ.update({**given, **kept})
         time.tzset()
-        tempfile.tempdir = None  # as far as it was known
+        tempfile.tempdir = None  # forget the cached folder
     return worker.main(connection)
 
 

@@ -59,8 +59,8 @@ def leave(code: int) -> NoReturn:
 
 def _finish() -> NoReturn:
     """Do all that comes after the functions of `atexit`, and exit."""
-    if os.getpid() == _process:  # else a child of the cell's, which has copies of what is open
-        # `atexit` holds what it has called.
+    if os.getpid() == _process:  # else a child of the cell, which has copies of the open files
+        # `atexit` holds the functions that it has called.
         for step in (_limit, recorder.flush, atexit._clear, _finalize, lambda: ctypes.CDLL(None).fflush(None)):
             with contextlib.suppress(BaseException):
                 step()
@@ -131,7 +131,7 @@ def _writes(one: Any) -> bool:
     with contextlib.suppress(BaseException):
         if one.closed or not one.writable():
             return False
-        with contextlib.suppress(OSError):  # it writes to no descriptor
+        with contextlib.suppress(OSError):  # the file writes to no descriptor
             return bool(one.fileno() > 2)
         return True
     return False

@@ -44,7 +44,7 @@ class Parking:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(self.folder.socket(seat)))
         self._listener.listen(8)
-        # What a cell forks is not to answer for a worker that is gone.
+        # A child of the cell must not answer for a worker that is gone.
         os.register_at_fork(after_in_child=self._listener.close)
         self.folder.write_member(seat, self._me)
 
@@ -122,7 +122,7 @@ class Parking:
             check_same_user(connected)
             self._taken_up()
             connected.sendall(b".")
-        except (OSError, NotAllowed):  # it is gone, or nobody's business
+        except (OSError, NotAllowed):  # the driver is gone, or another user's
             connected.close()
             return None
         return connected
@@ -144,7 +144,7 @@ def _until_sigterm() -> Iterator[None]:
     def ended(*_: object) -> None:
         raise _Ended
 
-    if threading.current_thread() is not threading.main_thread():  # which alone hears signals
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
         yield
         return
     before = signal.signal(signal.SIGTERM, ended)

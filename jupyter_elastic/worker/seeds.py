@@ -24,7 +24,7 @@ def of_its_own() -> None:
     if numpy is not None:
         numpy.random.seed()
     if torch is not None:
-        torch.default_generator.seed()  # those of the GPUs are made, and seeded, in the worker
+        torch.default_generator.seed()  # the GPUs' generators are made, and seeded, in the worker
 
 
 def same_again(seed: int) -> None:

@@ -34,7 +34,7 @@ lock. Only a worker that does not answer is sent it."""
 MAX_FRAMES, MAX_TEXT, MAX_DUMP = 40, 300, 64 * 1024
 _DUMPED = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
 _LIBRARY = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}, str(Path(__file__).parent.parent))
-INSTALLED = ("/site-packages/", "/dist-packages/", "<frozen ", "<string>")  # the last: made by libraries
+INSTALLED = ("/site-packages/", "/dist-packages/", "<frozen ", "<string>")  # the last: code made by libraries
 _COLLECTIVE = (
     "/horovod/",
     "/torch/distributed/",
@@ -70,7 +70,7 @@ class Watch:
         """Install the signal handlers. Call it in each process: a forked one needs a file of its own."""
         signal.signal(MARK, self._moved)
         self.dump = os.memfd_create("stack")
-        fcntl.fcntl(self.dump, fcntl.F_SETFL, os.O_APPEND)  # who reads it empties it
+        fcntl.fcntl(self.dump, fcntl.F_SETFL, os.O_APPEND)  # the reader empties the file
         faulthandler.register(DUMP, file=self.dump, all_threads=False)
 
     def look(self, labels: Mapping[str, str]) -> StackReport:
@@ -83,7 +83,7 @@ class Watch:
             self._since = now
             _thread.interrupt_main(MARK)  # type: ignore[arg-type] # a real-time signal has no name
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
-        since = self._since  # None: it has moved meanwhile
+        since = self._since  # None: the thread has moved meanwhile
         return msgspec.structs.replace(describe(frame, labels), still_s=0.0 if since is None else now - since)
 
     def _moved(self, _number: int, _frame: types.FrameType | None) -> None:

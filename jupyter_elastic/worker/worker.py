@@ -128,7 +128,7 @@ class Worker:
                 parking.folder.end(found)
                 leave(0)
             self._interrupts.install()
-            with contextlib.suppress(NoOrder):  # that driver is gone, and nothing was begun
+            with contextlib.suppress(NoOrder):  # the driver is gone, and the cell was not begun
                 return DriverChannel(found)
 
     def _park(self) -> None:
@@ -441,7 +441,7 @@ class Worker:
             return
         if broken:
             leave(messages.BROKEN_GROUP)
-        problem.__traceback__ = problem.__context__ = problem.__cause__ = None  # they hold what the cell has
+        problem.__traceback__ = problem.__context__ = problem.__cause__ = None  # these hold the cell's objects
         signal.signal(signal.SIGTERM, lambda *_: leave(FAILED))
         time.sleep(END_S)
         leave(FAILED)
@@ -484,7 +484,7 @@ def prepare() -> None:
             encoding="utf-8", errors="backslashreplace", line_buffering=True, write_through=stream is sys.stderr
         )
     seeds.of_its_own()
-    faulthandler.enable(all_threads=False)  # to file descriptor 2, wherever that goes
+    faulthandler.enable(all_threads=False)  # to file descriptor 2, wherever it leads
     display.install()
 
 

@@ -81,8 +81,8 @@ class Functions(WorkersEngine):
         await super().launch(generation, slots, devices)
         if self._over:
             return
-        self.machine.elastic = True  # each works by itself
-        self.watch = WaitWatch()  # and waits for none
+        self.machine.elastic = True  # each worker works by itself
+        self.watch = WaitWatch()  # and none waits for another
         self._spawn_task(self._feed())
         self._spawn_task(self._fit())
 
@@ -186,7 +186,7 @@ class Functions(WorkersEngine):
                     if wanted > asked or now - since > SHRINK_S:
                         await client.ask(wire.ResizeJob(job=self.context.job, max_slots=wanted))
                         asked, since = wanted, now
-                except (ElasticError, ValueError) as problem:  # the daemon is away, or has not heard that it runs
+                except (ElasticError, ValueError) as problem:  # no daemon, or it does not know yet that the job runs
                     log.info("the pool was not asked for another size: %s", problem)
 
     def _tell(self) -> None:
@@ -207,7 +207,7 @@ class Functions(WorkersEngine):
         return environment.smallest_free({member.rank for member in self.members.values()})
 
     def _perform(self, action: Action) -> None:
-        raise AssertionError(action)  # nobody waits, so there are no groups
+        raise AssertionError(action)  # no worker waits, so there are no groups
 
     def _preempt(self) -> None:
         self._do(self.machine.end())
@@ -238,7 +238,7 @@ class Functions(WorkersEngine):
                 self.machine.committed()
             case messages.GaveBack(calls=numbers):
                 self.queue.given_back(member.name, numbers)
-            case messages.Done() if not self._closed:  # its slot is not wanted any more
+            case messages.Done() if not self._closed:  # the worker's slot is not wanted any more
                 member.doomed = True
             case _:
                 super().received(member, message)

@@ -138,7 +138,7 @@ class FunctionsWorker:
             kind, result = self._called(self._read(offset))
         except BaseException as problem:
             kind, result = ResultKind.RAISED, raised(problem)
-        if self._cancelled:  # whatever the function, or what it reads and writes, has made of it
+        if self._cancelled:  # even if the function, or its pickling, has caught the interrupt
             raise KeyboardInterrupt
         self._results.write(number, kind, result)
 
@@ -219,7 +219,7 @@ def raised(problem: BaseException) -> bytes:
         lines = traceback.TracebackException.from_exception(problem)
         lines.stack[:] = [frame for frame in lines.stack if not frame.filename.startswith(_OURS)]
         text = "".join(lines.format())
-    except BaseException:  # it may be of a class that fails at anything
+    except BaseException:  # the exception may be of a class that fails at anything
         text = described(problem)
     pickled = b""
     for strips in (False, True):

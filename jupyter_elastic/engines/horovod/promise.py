@@ -49,7 +49,7 @@ def collectives(basics: Any, before: Callable[[], None], *, traced: bool = False
     before each function that TensorFlow executes.
     """
     name = next((name for name in _LIBRARIES if getattr(sys.modules.get(name), "_basics", None) is basics), "")
-    if not name:  # a framework that we don't know
+    if not name:  # an unknown framework
         yield
         return
     module, where = sys.modules[name], _LIBRARIES[name]

@@ -301,7 +301,7 @@ class HorovodWorker(GroupWorker):
         kind.init, kind.shutdown = init, shutdown
         for name, answer in _OF_HOSTS.items():
             setattr(kind, name, answer)
-        for name, loaded in list(sys.modules.items()):  # who took a bound method when it was imported
+        for name, loaded in list(sys.modules.items()):  # modules that took a bound method when they were imported
             if name.startswith("horovod."):
                 for method in ("init", "shutdown", *_OF_HOSTS):
                     bound = vars(loaded).get(method)

@@ -196,7 +196,7 @@ class TensorflowPs(WorkersEngine):
 
     async def _end_for_restart(self, members: list[Member], *, planned: bool) -> None:
         self._ready.clear()
-        if planned and self._own_checkpoints and not self._comes_to_boundaries:  # it saves while its servers live
+        if planned and self._own_checkpoints and not self._comes_to_boundaries:  # it saves while servers live
             chief = [member for member in members if member.slot == COORDINATOR]
             await super()._end_for_restart(chief, planned=True)
         await self.workers.end(KILL, members)
@@ -242,7 +242,7 @@ class TensorflowPs(WorkersEngine):
 
     def _go_on(self, chief: Member) -> None:
         self.send(chief.name, messages.Go(round=self.machine.restarts + 1, rank=0, size=1))
-        if self._is_change():  # it came while the cluster started
+        if self._is_change():  # a change came while the cluster started
             self.send(chief.name, messages.Update())
 
     def left(self, member: Member, code: int | None) -> None:
@@ -276,7 +276,7 @@ class TensorflowPs(WorkersEngine):
                 self._stopped_since.pop(member.name, None)
             elif now - self._stopped_since.setdefault(member.name, now) > END_STOPPED * self._patience_s:
                 member.killed_because = "was stopped by a signal while others waited for it, and was killed"
-                member.process.send(signal.SIGKILL)  # not as one whom we let go: its death is reported
+                member.process.send(signal.SIGKILL)  # `doomed` stays False: the death is reported
 
     # --- reports: the coordinator's place is no slot
 

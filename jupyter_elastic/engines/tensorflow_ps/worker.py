@@ -82,9 +82,9 @@ class ClusterWorker:
         alone = tf.train.ClusterSpec({role: {index: address}})
         self._server = tf.distribute.Server(alone, job_name=role, task_index=index, protocol="grpc", start=True)
         channel = self._host.channel
-        channel.listen()  # it ends this process when the driver is gone
+        channel.listen()  # the channel ends this process when the driver is gone
         channel.send(Started())
-        channel.rendezvous("init", has_state=False)  # it is never answered: this process serves until it is killed
+        channel.rendezvous("init", has_state=False)  # never answered: this process serves until it is killed
         raise ProtocolError("a server was let into a group")
 
     def _boundary(self) -> None:

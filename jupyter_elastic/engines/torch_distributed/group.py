@@ -53,7 +53,7 @@ class TorchGroup(WorkerGroup):
 
     def __init__(self, worker: GroupWorker) -> None:
         super().__init__(worker)
-        self._store: dist.Store | None = None  # kept: C++ holds only the base of a store made in Python
+        self._store: dist.Store | None = None  # a reference: C++ holds only the base of a store made in Python
         self._failed_joins = 0
 
     def connect(self, go: Go) -> None:
@@ -74,7 +74,7 @@ class TorchGroup(WorkerGroup):
             raise PeerLost(f"the group broke while it formed: {problem}") from problem
         self._failed_joins = 0
         getattr(c10d, "set_timeout", c10d._set_pg_timeout)(dist.default_pg_timeout)  # public from PyTorch 2.15 on
-        if self._worker.channel.group_broken.is_set():  # that was before all its connections were known
+        if self._worker.channel.group_broken.is_set():  # broken before all of the group's connections were known
             self._worker.sever()
 
     def connect_alone(self) -> None:

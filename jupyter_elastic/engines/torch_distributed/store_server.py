@@ -64,7 +64,7 @@ class StoreServer:
             check_same_user(writer.get_extra_info("socket"))
             first = await REQUESTS.read(reader)
             if len(self._serving) > MAX_CONNECTIONS or first != messages.Open(self._round):
-                return  # of a round that is over
+                return  # a client of a finished round
             while (request := await REQUESTS.read(reader)) is not None:
                 writer.write(ANSWERS.encode(await self._answer(request)))
                 await writer.drain()

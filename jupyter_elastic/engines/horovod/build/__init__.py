@@ -58,7 +58,7 @@ def cuda_home() -> Path | None:
     """Return the home of CUDA's compiler, sought as torch seeks it; None if there is none, or no use for it."""
     if not uses_gpus():
         return None
-    nvcc = shutil.which("nvcc")  # which may be a script that calls the toolkit's own
+    nvcc = shutil.which("nvcc")  # the one found may be a script that calls the toolkit's own
     found = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), nvcc and Path(nvcc).resolve().parents[1])
     homes = [Path(home) for home in (*found, "/usr/local/cuda") if home]
     return next((home for home in homes if (home / "bin/nvcc").exists() and (home / "include/cuda.h").exists()), None)
@@ -181,7 +181,7 @@ def _capabilities() -> str:
         pynvml.nvmlInit()
         gpus = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
         found = {major * 10 + minor for major, minor in map(pynvml.nvmlDeviceGetCudaComputeCapability, gpus)}
-    except Exception:  # no library, or a GPU that fell off the bus: for all that the compiler knows
+    except Exception:  # no library, or a GPU that fell off the bus: build for all that the compiler knows
         return ""
     return ",".join(map(str, sorted(found)))
 
@@ -195,7 +195,7 @@ def build(log: Path) -> Iterator[int]:
     tools = [*pip, "install", "-q", "setuptools>=61", "wheel", "packaging", "cloudpickle", "psutil", "pyyaml", "cffi"]
     # pip caches a built wheel by its version alone: a wheel for another torch would silently be taken again.
     wheel = [*pip, "wheel", "--no-cache-dir", "--no-deps", "--no-build-isolation", "-v", f"horovod=={HOROVOD}"]
-    new = folder / "new"  # a wheel that is not all there must not be taken for one
+    new = folder / "new"  # an incomplete wheel must not be taken for one
     shutil.rmtree(new, ignore_errors=True)
     with log.open("w", encoding="utf-8") as out:
         for command in (tools, [*wheel, "-w", str(new)]):
