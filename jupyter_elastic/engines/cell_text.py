@@ -48,7 +48,7 @@ class Claim(NamedTuple):
     why: str
     """Reason, such as `the cell uses training`."""
     only: bool = False
-    """True if on another engine each worker would train alone, and nothing would say so."""
+    """True if on another engine each worker would silently train alone."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class CommitFlusher:
         self._fetching: asyncio.Task[None] | None = None
 
     def saved(self, *, durable: bool, hand: RemoteHand | None = None) -> None:
-        """Record that a worker has saved a commit, on this host or on the hand's; `durable`: on disk there."""
+        """Record that a worker has saved a commit, on this host or on that of `hand`; `durable`: on disk there."""
         self._hand = hand
         if durable and hand is None:
             self._unsaved_since = None

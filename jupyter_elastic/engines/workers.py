@@ -868,7 +868,7 @@ class WorkersEngine:
         return ""
 
     def _free_waiting(self) -> None:
-        """Let nobody wait for a member that is interrupted."""
+        """Let no member wait for one that is interrupted."""
 
     def _make_hosts(self, payload: Payload) -> Hosts:
         setting = Setting(

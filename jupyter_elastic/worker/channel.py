@@ -205,7 +205,7 @@ class WorkerSession:
         self._commits = Commits(folder)
         self.collective_count = CollectiveCount()
         self.at_boundary: Callable[[], None] = lambda: None
-        """Called where the cell could go on from if it were started anew."""
+        """Called at each point from which a cell that is started anew could go on."""
 
     def report(self, progress: Progress) -> None:
         """Send the progress of the training; only rank 0's report is passed on."""

@@ -34,7 +34,7 @@ def install() -> None:
 def _optimizer(module: types.ModuleType) -> None:
     """Patch what makes Keras optimizers for `horovod.keras`, `horovod.tensorflow.keras` and `horovod.tensorflow`.
 
-    Horovod's own stands before methods that Keras 3 does not call: each rank would train apart, without any error.
+    Horovod's own stands before methods that Keras 3 does not call: each rank would silently train alone.
     """
     original = module.create_distributed_optimizer
     if getattr(original, "guarded", False):

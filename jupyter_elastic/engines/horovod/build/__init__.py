@@ -296,7 +296,7 @@ def _run(force: bool, log: Path | None) -> None:
 
 
 class _Line:
-    """Shows progress on one line of a terminal, or a line each tenth elsewhere."""
+    """Shows progress on one line of a terminal, or else a line each tenth."""
 
     def __init__(self) -> None:
         self.shown = -1
