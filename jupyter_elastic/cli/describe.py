@@ -21,7 +21,7 @@ class Option(NamedTuple):
     """Type and range: `number, 0 to 2`, `easy, first_fit or none`."""
     default: str
     now: str
-    """Its value in the pool if that is not the default, else empty."""
+    """Current value in the pool if that is not the default, else empty."""
     meaning: str
 
 
