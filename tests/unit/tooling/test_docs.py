@@ -144,6 +144,25 @@ def test_the_newest_entry_of_the_changelog_is_this_version_with_a_date() -> None
     assert re.fullmatch(re.escape(__version__) + r" - \d{4}-\d\d-\d\d", newest[1])
 
 
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+
+
+@pytest.mark.parametrize("record", DECISIONS, ids=lambda record: record.stem)
+def test_a_decision_has_its_parts_and_names_code_that_is_there(record: Path) -> None:
+    text = record.read_text()
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ["Context", "Decision", "Consequence"]
+    assert len(text.splitlines()) <= 30
+    named = re.findall(r"`([^`]+)`", text.rpartition("\nCode: ")[2])
+    assert named
+    assert [path for path in named if not (ROOT / "jupyter_elastic" / path).exists()] == []
+
+
+def test_the_index_of_decisions_has_all_by_number_and_title() -> None:
+    listed = re.findall(r"^- \[(.*)\]\((.*)\)$", (ROOT / "docs" / "decisions" / "README.md").read_text(), re.MULTILINE)
+    assert listed == [(record.read_text().splitlines()[0].removeprefix("# "), record.name) for record in DECISIONS]
+    assert [int(name[:2]) for _, name in listed] == list(range(1, len(listed) + 1))
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(
