@@ -34,7 +34,7 @@ from jupyter_elastic.types import AgentPlace
 BATCH = 512
 """Maximum number of frames received, and answered, at once."""
 TURN_S = 0.002
-"""Seconds each of receiving and answering on a shared pool, so that other users' requests wait no longer for it."""
+"""Maximum seconds of receiving, and of answering, at a time on a shared pool, to bound other users' waits."""
 OUTBOX = 10_000
 """Maximum number of frames queued for a slow peer, beside the 1000 in its socket; a peer with more is dropped."""
 HELD_BYTES = 64 * 1024 * 1024

@@ -1,7 +1,7 @@
 """Learn from measured epochs how long an epoch takes on a number of workers and parameter servers (pure).
 
-Source: Sundkvist, *Coach* (Umea 2021), fits functions to data of previous epochs without naming them. These are
-those of Optimus (Peng et al., EuroSys 2018, section 3.2) with w workers and p servers, all coefficients >= 0:
+Source: Sundkvist, *Coach* (Umea 2021), fits functions to data of previous epochs without naming them. Used here
+are those of Optimus (Peng et al., EuroSys 2018, section 3.2) with w workers and p servers, all coefficients >= 0:
 
     sync        T = a/w + b + c w/p + d w + e p
     async       T = a/w + b/p + c + d p/w            (its speed w / (a + b w/p + c w + d p))
