@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         lock, clients = Lock(paths.agent_lock()), Lock(paths.clients_lock())
         taken = lock.acquire()
-        systemd.notify("READY=1")  # the user has an agent, whoever it is
+        systemd.notify("READY=1")  # this user has an agent, this process or another
         if not taken:
             logs.say("this user's agent runs already", options.log_format or "text")
             return 0
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
         asyncio.run(_until_signal(work))
         paths.agent_file().unlink(missing_ok=True)  # it leaves on purpose: no driver starts another
-        lock.release()  # before `clients`, for which whoever needs an agent waits before it looks for one
+        lock.release()  # before `clients`: processes that need an agent wait for `clients`, then check for an agent
     except ElasticError as problem:
         logs.say(str(problem), options.log_format or "text")
         return 1

@@ -217,7 +217,7 @@ class Agent:
                 )
 
     async def _handle_orders(self) -> None:
-        await self.client.welcomed.wait()  # what another agent runs is not ours to see to
+        await self.client.welcomed.wait()  # before the Welcome another agent may own the running attempts
         if self.client.welcome is not None:
             self._log_as(self.client.welcome.log_format)
         self.adopt()
@@ -239,7 +239,7 @@ class Agent:
                     removed_at = answered
                     self._tasks.create_task(self._remove_captures())  # it may take long
                 await self._leave_unless_needed()
-            except (NotAllowed, ProtocolError):  # it answers, and takes us for gone, or another for this user's agent
+            except (NotAllowed, ProtocolError):  # the daemon answers, but no longer accepts this agent
                 answered = self._monotonic()
                 if not self.client.refusal:
                     self.client.introduce()
@@ -248,7 +248,7 @@ class Agent:
                 if not (self._attempts or self._pinned) and (silent_s > self._leave_after_s or not _is_ours()):
                     raise _Leave(f"no daemon for {silent_s:.0f} s and nothing runs") from None
             self._ask_to_be_accepted()
-            await self._sleep(self._pause_s())  # by the term that it has been told now
+            await self._sleep(self._pause_s())  # by the lease term of the last answer
 
     def _pause_s(self) -> float:
         """Seconds until the next renewal: at most a third of the shortest lease term."""
@@ -265,7 +265,7 @@ class Agent:
             kept = parents.found(paths.runtime_dir(), kinds=(parents.WORKERS,))
             parents.send_away(parents.surplus(kept, renewed.warm, parents.most_memory()))
         if renewed.sessions:
-            with contextlib.suppress(OSError):  # a full disk: those that stand there count
+            with contextlib.suppress(OSError):  # a full disk: the limits written before still hold
                 session_limits.write(paths.runtime_dir(), renewed.sessions, renewed.parked_mb)
         for key, attempt in attempts.items():
             if key in renewed.held:
@@ -287,7 +287,7 @@ class Agent:
             answer = await self.client.ask(ListJobs(owner=self.owner, limit=1), timeout_s=NEEDED_S)
             needed = bool(self._attempts or expect(answer, Jobs).jobs)
         except ElasticError:
-            needed = True  # nobody knows
+            needed = True  # not known
         if not needed:
             raise _Leave(f"nothing has run for {self._idle_s:.0f} s, and nobody is there")
         self._clients.release()
@@ -299,7 +299,7 @@ class Agent:
             await asyncio.sleep(HOSTS_S)
             welcome = self.client.welcome
             if welcome is None or welcome.shared or welcome.pool != str(paths.state_dir()):
-                continue  # what a shared pool has its administrator says
+                continue  # a shared pool's administrator names its hosts
             try:
                 await self._allocator.look()
                 said = ""
@@ -331,7 +331,7 @@ class Agent:
         if now == self._hosts_told or (self._hosts_told is None and not now[1]):
             return
         hosts = {name: FailedHost(why=one.why, again_at=one.again_at) for name, one in now[1].items()}
-        with contextlib.suppress(ElasticError):  # it is said again
+        with contextlib.suppress(ElasticError):  # the report is repeated
             await self.client.ask(ReportFailedHosts(hosts=hosts))
             self._hosts_told = now
 

@@ -178,7 +178,7 @@ class Attempt:
                         await processes.end([driver], grace_s=5.0)
                 finally:
                     if self._driver is not None:
-                        self._driver.close()  # says to it that its end was taken
+                        self._driver.close()  # acknowledges the driver's end
                         self._driver = None
                 if gone.done():
                     return None

@@ -68,7 +68,7 @@ class RayCluster:
     def cancel(self, number: str) -> None:
         """Give the group back; with the last one the bridge ends."""
         if self._bridge is None:
-            return  # it was that of a bridge which has ended
+            return  # it belonged to a bridge that has ended
         try:
             if not self._ask(RemoveGroup(number)).groups:
                 self.close()

@@ -57,10 +57,7 @@ def parsed(number: str, listed: str) -> tuple[float | None, str]:
 
 
 def submit(source: HostSource, *, test_only: bool = False) -> str:
-    """Request an allocation of one node; return its number. `test_only`: return Slurm's text on a dry run.
-
-    BadRequest with Slurm's own words.
-    """
+    """Request an allocation of one node; return its number, with `test_only` Slurm's text on a dry run. BadRequest."""
     command = [
         "sbatch", "--parsable", "--nodes=1", f"--time={source.time_limit}", f"--job-name={JOB_NAME}",
         "--output=/dev/null", "--no-requeue", "--chdir=/", *source.options,

@@ -60,7 +60,7 @@ def linear(instance: Instance, when: When, budget_s: float, *, whole: bool) -> A
         constraints=LinearConstraint(csr_array((what, (at, where)), shape=(len(rows), len(goal))), -math.inf, limits),
         options={"time_limit": budget_s, "mip_rel_gap": GAP},
     )
-    if answer.x is None:  # out of time before the first whole plan
+    if answer.x is None:  # time ran out before the first whole plan
         return linear(instance, when, budget_s, whole=False) if whole else {}
     found = {link: float(round(v) if whole else v) for link, v in zip(links, answer.x, strict=False)}
     return {link: samples for link, samples in _rounded(instance, found, when).items() if samples}

@@ -67,7 +67,7 @@ def measure(instance: Instance, amounts: Amounts, when: When = "before") -> Cost
     epoch = computing + instance.overhead_s
     if when == "before":
         return Cost(epoch, transfer, instance.epochs * epoch + transfer)
-    later = (instance.epochs - 1) * epoch if instance.epochs > 1 else 0.0  # none of an endless epoch is none
+    later = (instance.epochs - 1) * epoch if instance.epochs > 1 else 0.0  # no later epoch: avoids 0 * infinity
     return Cost(epoch, transfer, max(epoch, transfer) + later)
 
 

@@ -21,7 +21,7 @@ TARGETS, ROUNDS = 12, 3
 CHUNKS_A_HOST, CHUNKS = 15, 150
 """Number of parts that the greedy plan moves: for each host, and at most in all."""
 POWER = 6
-"""Weight exponent by which the greedy plan prefers links of idle hosts to those of busy ones."""
+"""Exponent by which busy hosts count more than idle ones in the greedy plan's choice of a link."""
 RELAYING_HOSTS = 100
 """Maximum number of hosts for which the greedy plan tries two quick links in place of a slow one."""
 EXACT_HOSTS, LINEAR_HOSTS = 20, 200
@@ -94,7 +94,6 @@ def auto(instance: Instance, when: When, budget_s: float) -> tuple[str, Amounts]
 
 _NAMED: dict[str, Solver] = {"none": none, "greedy": greedy, "lp": lp, "ilp": ilp}
 SOLVERS = ("auto", *_NAMED)
-"""Names of solvers for `solve`."""
 
 
 def solve(instance: Instance, solver: str = "auto", *, when: When = "before", budget_s: float = 5.0) -> Plan:
@@ -218,7 +217,7 @@ def _sent_for(instance: Instance, epoch_s: float, seconds: Any) -> Amounts:
             samples = min(samples, int(room[last]))
             send(sender, last, samples)
         else:
-            surplus[sender] = 0  # no way left for the rest
+            surplus[sender] = 0  # no link is left for the rest
             continue
         room[last] -= samples
         surplus[sender] -= samples

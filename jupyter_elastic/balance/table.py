@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from html import escape
 
 MOST = 16
-"""Maximum number of shown hosts."""
 _HEAD = ("host", "samples", "moved", "samples/s", "epoch", "waits")
 _CELL = "text-align:left;padding:1px 12px 1px 0;white-space:nowrap"
 _LINE = "margin:2px 0"

@@ -30,7 +30,6 @@ class Row(Struct, frozen=True, kw_only=True):
     name: str
     workers: int
     range: tuple[int, int]
-    """The minimum and maximum number of workers."""
     living: int
     engine: str
     memory: int

@@ -79,7 +79,7 @@ def stop(runtime: Path, *, force: bool) -> Stopped:
         if client is not None:
             client.close()
     starts = Lock(runtime / "start-agent.lock")
-    starts.acquire(attempts=STARTS)  # one that is being started is there then
+    starts.acquire(attempts=STARTS)  # an agent that was being started exists by then
     for _, group, grace_s in steps:
         asyncio.run(_end(processes.living(group()), grace_s))
     (runtime / "agent.json").unlink(missing_ok=True)  # it was ended on purpose: no driver starts another
@@ -139,7 +139,7 @@ def _client(runtime: Path, daemon: processes.ProcessId) -> Client | None:
     """Return a client of the pool's daemon, this user's own or another's; None without a daemon."""
     if processes.living([daemon]):
         return Client(str(runtime / "daemon.json"))
-    with contextlib.suppress(ElasticError):  # nobody need know which pool it was to end its processes
+    with contextlib.suppress(ElasticError):  # processes can be ended without knowing their pool
         if endpoints.choose().endpoint and paths.runtime_dir() == runtime:
             return Client()
     return None

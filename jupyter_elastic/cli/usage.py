@@ -35,7 +35,7 @@ def _usage(given: argparse.Namespace, connect: Connect, console: Console) -> Non
     if given.days < 1:
         raise BadRequest(f"--days {given.days}: expected a number from 1 on")
     since = time.time() - (given.days - 1) * DAY_S
-    if "month" in by:  # none is shown in part
+    if "month" in by:  # no month is shown in part
         since = datetime.fromtimestamp(max(since, 0.0), UTC).replace(day=1).timestamp()
     used = expect(connect().ask(wire.ReadUsage(since=max(since, 0.0))), wire.Used)
     sums: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
@@ -90,7 +90,7 @@ def accounts(events: Iterable[types.Event], now: float) -> list[dict[str, Any]]:
                 for host in hosts:
                     kind = host.labels.get("gpu") or host.kind
                     kinds |= {host.slot_id(one.index): "server" if one.for_servers else kind for one in host.slots}
-            case types.JobSubmitted(job=job, owner=owner, spec=spec) if spec.folder:  # which is hidden of others' jobs
+            case types.JobSubmitted(job=job, owner=owner, spec=spec) if spec.folder:  # hidden for others' jobs
                 whose = {"job": job, "user": owner, "group": spec.group, "submit": event.at}
                 rows[job] = {**whose, "start": None, "end": None, "slot_s": Counter(), "outcome": ""}
             case types.JobStarted(job=job, slots=slots) | types.RescaleRequested(job=job, slots=slots) if job in rows:

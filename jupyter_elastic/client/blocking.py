@@ -29,7 +29,7 @@ class Client:
     Args:
         endpoint: A ZeroMQ address (`ipc:///run/elastic/pool.sock`) or the path of a file with address and key. None:
             what `JUPYTER_ELASTIC_ENDPOINT` says, the pool of `JUPYTER_ELASTIC_DIR`, or this machine's.
-        timeout_s: Seconds that an ask waits for its answer.
+        timeout_s: Seconds that a request waits for its answer.
     """
 
     def __init__(self, endpoint: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
@@ -106,7 +106,7 @@ class Client:
 
     def close(self) -> None:
         """End the connection and the thread."""
-        with self._closing:  # what was asked before is ended by `_finish`
+        with self._closing:  # `_finish` ends earlier requests
             if self._closed:
                 return
             self._closed = True

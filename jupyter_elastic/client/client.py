@@ -46,7 +46,7 @@ class AsyncClient:
             URL of a JupyterHub's service, at which this user's key is registered by `JUPYTERHUB_API_TOKEN`. None:
             what `JUPYTER_ELASTIC_ENDPOINT` says, the pool of `JUPYTER_ELASTIC_DIR`, or this machine's.
         role: `client`, or `agent`, which gets its user's orders.
-        timeout_s: Seconds that an ask waits for its answer.
+        timeout_s: Seconds that a request waits for its answer.
     """
 
     def __init__(self, endpoint: str | None = None, *, role: str = "client", timeout_s: float = TIMEOUT_S) -> None:
@@ -111,7 +111,7 @@ class AsyncClient:
         return self
 
     async def close(self) -> None:
-        """End the connection; asks that still wait fail with DaemonUnreachable."""
+        """End the connection; open requests fail with DaemonUnreachable."""
         if self._closed:
             return
         self._closed = True

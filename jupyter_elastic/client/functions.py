@@ -314,7 +314,7 @@ class Functions(concurrent.futures.Executor):
             finally:
                 for future in submitted if taken else ():
                     future.cancel()
-                with contextlib.suppress(KeyError):  # `shutdown` was first
+                with contextlib.suppress(KeyError):  # `shutdown` removed it first
                     self._maps.remove(more)
                     if not taken:
                         more()
@@ -416,7 +416,7 @@ class Functions(concurrent.futures.Executor):
             if self._pid != os.getpid():
                 raise BadRequest("a process that was forked from the one that submits can't submit: make new Functions")
             while not self._closed and (self._outstanding >= OUTSTANDING or self._unwritten_bytes >= UNWRITTEN):
-                if threading.current_thread() is self._thread:  # it collects garbage, a `map` that nobody took
+                if threading.current_thread() is self._thread:  # the thread itself collects a dropped `map` as garbage
                     break
                 self._change.wait()
             if _ended:
@@ -439,7 +439,7 @@ class Functions(concurrent.futures.Executor):
         with self._change:
             if future.done():
                 return False
-            if future._run is None:  # `_write` looks
+            if future._run is None:  # `_write` checks for cancelled calls
                 return True
             if not future._run.begun.cancel(future._number):
                 return False
@@ -508,7 +508,7 @@ class Functions(concurrent.futures.Executor):
         """Give calls to the job with the same settings as their submits, or to a new job."""
         run = next((one for one in reversed(self._runs) if one.setting == calls[0].setting), None)
         if run is not None and not run.futures:
-            self._ask_end(run)  # cancelled while it had nothing to do?
+            self._ask_end(run)  # was the job cancelled while idle?
         if run is not None and (run.ended or run.is_outdated()):
             run = None
         new = run.add(calls) if run is not None else None

@@ -58,7 +58,7 @@ class Tail:
 
 
 class Job:
-    """A job of the pool. Its properties ask the daemon anew each time; logs and results are read from its folder.
+    """A job of the pool. Its properties query the daemon each time; logs and results are read from its folder.
 
     Requests to the daemon raise DaemonUnreachable when none answers, and NotFound when there is no such job.
 
@@ -207,10 +207,7 @@ class Job:
 
     @property
     def error(self) -> failure.Failure | None:
-        """The exception of the first failing rank; None when none has failed.
-
-        NotAllowed when only the job's owner may read it.
-        """
+        """The exception of the first failing rank; None without one. NotAllowed if only the owner may read it."""
         self.files.names()
         return failure.read(self.files)
 

@@ -351,7 +351,7 @@ class JobModel:
     def _run(self, at: float, data: JobRunning) -> None:
         before = len(self.slots)
         self.phase, self.slots, self._wanted, self.elastic = "running", data.slots, len(data.slots), data.elastic
-        self._speed.clear()  # the old size's speed says nothing of the new one
+        self._speed.clear()  # the old size's speed does not apply to the new one
         if len(data.slots) != (self.sizes[-1].slots if self.sizes else 0):
             verb = "grew" if len(data.slots) > before else "shrank"
             self._size(at, len(data.slots), self._why or verb, data.pause_s)
@@ -417,7 +417,7 @@ class JobModel:
             case "queued":
                 paused = self.attempt > 0
                 state = f"{'paused' if paused else 'waiting'}: {self._needed} needed"
-                stuck = bool(self.explanation) and not self.until  # whatever a forecast says that does not know why
+                stuck = bool(self.explanation) and not self.until  # a forecast does not know this
                 forecast = None if stuck else self.forecast
                 if forecast is not None:
                     state += f"; starts in {human_range(forecast[0] - now, forecast[1] - now)}"

@@ -136,7 +136,7 @@ def _exception(found: Raised) -> BaseException:
             problem = loads(found.pickled)
             if isinstance(problem, BaseException):
                 first = problem
-                for _ in range(100):  # of a chain, which may be a ring
+                for _ in range(100):  # limit for a chain of causes, which may be a ring
                     if first.__cause__ is None:
                         first.__cause__ = RemoteTraceback(text)
                         break

@@ -107,7 +107,7 @@ def _post(url: str, token: str, body: bytes) -> Registered:
     except urllib.error.HTTPError as problem:
         with problem:
             _refuse(url, problem.code, problem.read(ANSWER_BYTES))
-    except (OSError, http.client.HTTPException, ValueError) as problem:  # of msgspec too
+    except (OSError, http.client.HTTPException, ValueError) as problem:  # ValueError: from msgspec too
         reason = getattr(problem, "reason", problem)
         raise DaemonUnreachable(f"the pool's service at {url} does not answer as it should ({reason})") from problem
     if not found.endpoint.startswith("tcp://") or len(found.server_key) != 40:

@@ -81,7 +81,7 @@ def _started(name: str, arguments: tuple[str, ...], living: Callable[[], _T | No
     if (found := living()) is not None:
         return found
     with detached.starting(name).held():
-        if (found := living()) is None:  # somebody else may have been faster
+        if (found := living()) is None:  # another process may have been faster
             detached.start(name, arguments, lambda: living() is not None, environment=_pool())
             found = living()
     if found is None:

@@ -164,7 +164,7 @@ class Commits:
             try:
                 self._copy_to_disk(folder)
             except FileNotFoundError:
-                continue  # a newer one has taken its place
+                continue  # a newer commit has replaced it
             return True
         return False
 

@@ -64,7 +64,6 @@ class Reader:
     def __init__(self, folder: JobFolder, *below: str) -> None:
         self._folder, self._names = folder, (*below, FILE)
         self.offset = 0
-        """Bytes read."""
 
     @property
     def waiting(self) -> bool:

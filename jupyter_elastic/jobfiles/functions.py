@@ -153,7 +153,6 @@ class CallWriter:
         """Offset of each function and piece, by its digest."""
         self._records: list[bytes] = []
         self.count = 0
-        """Number of calls that were added."""
 
     def add(self, kind: CallKind, body: Body, *, function: Body = b"", retries: int = RETRIES) -> int:
         """Add a call, which `write` brings to disk; return its number. Equal pickled `function`s are written once."""
@@ -179,7 +178,7 @@ class CallWriter:
             try:
                 _write_all(self._file.fileno(), data)
                 os.fdatasync(self._file.fileno())
-            except OSError:  # the disk is full: nothing half done is to stand between whole records
+            except OSError:  # the disk is full: no incomplete record may stand between whole ones
                 os.ftruncate(self._file.fileno(), before)
                 raise
         return True
@@ -204,7 +203,7 @@ class CallWriter:
             where = self._end
             self._add(kind, data, 0, 0)
         self._known[digest] = where
-        if len(self._known) > KNOWN:  # each call may be of another lambda
+        if len(self._known) > KNOWN:  # each call may have another lambda
             del self._known[next(iter(self._known))]
         return where
 
@@ -265,7 +264,7 @@ class Calls:
         """Close the job for further calls unless there are unread ones; return whether it was closed."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # somebody writes
+        except BlockingIOError:  # another process writes
             return False
         try:
             if os.fstat(self._file.fileno()).st_size != self._end:
@@ -277,7 +276,7 @@ class Calls:
 
 
 class Begun:
-    """The file with a byte per call that has begun or is cancelled. The first of the two wins, whoever is killed."""
+    """The file with a byte per call that has begun or is cancelled. The first of the two wins, even if writers die."""
 
     RUNS, CANCELLED = b"\1", b"\2"
 
@@ -402,7 +401,7 @@ class ResultIndex:
     """An index of calls and results by number, for callers that look up single ones repeatedly."""
 
     def __init__(self, folder: Path) -> None:
-        self._calls = Calls(folder)  # FileNotFoundError before `begun` could be made
+        self._calls = Calls(folder)  # raises FileNotFoundError before `begun` is created
         self._begun = Begun(folder)
         self._results = ResultReader(folder)
         self._places: dict[int, tuple[ResultKind, tuple[str, int, int]]] = {}

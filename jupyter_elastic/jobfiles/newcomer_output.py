@@ -27,7 +27,7 @@ def merge(job: Path, name: str, rank: int | None) -> None:
 
 def _append(kept: Path, place: Path) -> None:
     place.mkdir(mode=0o700, exist_ok=True)
-    printed = 0  # by the rank before: where the newcomer's displays stand in its text counts from there
+    printed = 0  # bytes that the rank had printed before: offsets of the worker's displays are moved by them
     for stream in ("stdout", "stderr"):
         with contextlib.suppress(FileNotFoundError), (place / stream).open("ab") as file:
             before = file.tell()

@@ -86,7 +86,7 @@ def read_payload(folder: Path) -> Payload:
     payload = msgspec.msgpack.decode((folder / PAYLOAD).read_bytes(), type=Payload)
     if _OLD_SHELL in payload.source:
         payload = msgspec.structs.replace(payload, source=payload.source.replace(_OLD_SHELL, _SHELL))
-    if not payload.names:  # even no names at all are some bytes
+    if not payload.names:  # names in the payload are never empty bytes, not even for no names
         payload = msgspec.structs.replace(payload, names=(folder / captures.NAMES).read_bytes())
     return payload
 
@@ -161,7 +161,7 @@ class _Unpickler(ClassUnpickler):
         return found
 
     def _make(self, make: Callable[..., Any], code: Any, globals_: dict[str, Any], *more: Any) -> Any:
-        if self._sent is None and globals_.get("__name__") == "__main__":  # the first is that of the anchor
+        if self._sent is None and globals_.get("__name__") == "__main__":  # the first one is the anchor's
             self._sent = globals_
         return make(code, self._namespace if globals_ is self._sent else globals_, *more)
 

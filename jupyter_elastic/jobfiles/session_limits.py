@@ -1,7 +1,7 @@
 """Enforces one user's limits on a shared pool: number of sessions, and memory while they are suspended.
 
 The daemon sends the limits to the user's agent with each renewal of the leases. The agent writes them beside the
-sessions' folders, for whoever makes a session and for the suspended workers, which check themselves as they do when
+sessions' folders, for the makers of sessions and for the suspended workers, which check themselves as they do when
 memory is short. All of these run as the user: like the number of warm parents, the limits prevent harm by mistake. The
 machine's own limits of users stop intended harm.
 """

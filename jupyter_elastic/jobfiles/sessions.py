@@ -253,10 +253,7 @@ def _count(sizes: tuple[int, int]) -> str:
 
 
 def differs(session: Session, sizes: tuple[int, int], engine: str, python: str) -> str:
-    """Return how a session differs from a cell's request, and what to do; empty when it fits.
-
-    `sizes` are the least and the most workers.
-    """
+    """Return how a session differs from the request (`sizes`: least and most workers), and what to do; or empty."""
     name = session.name
     for what, has, asked in (
         ("workers", _count(session.range), _count(sizes)),

@@ -1,4 +1,4 @@
-"""Analyses a cell's text without running it: is it Python, which names does it read, which does it set.
+"""Analyses a cell's text without running it: whether it is Python, and the names that it reads and sets.
 
 Knows syntax trees and symbol tables; runs nothing, and must not know values, files or the daemon.
 

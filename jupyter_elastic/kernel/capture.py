@@ -127,7 +127,7 @@ def package(
             notes.append(f"the session's own {', '.join(own)}, not the notebook's; --in replaces what is there")
     else:
         wanted = _closure(_asked_for(capture, namespace), namespace)
-    # A name that the cell may set before it reads it is taken along when it can be, and left out when it can't.
+    # A name that the cell may set before it reads it is captured if it can be pickled, and left out otherwise.
     doubtful = cell.sets if capture is None else frozenset()
     captured, values = _capture(wanted, namespace, doubtful, notes)
     if capture is None and not cell.open_ended and session is None and (nowhere := _nowhere(cell, namespace)):
@@ -376,7 +376,7 @@ def _dump(values: Mapping[str, Any], namespace: Mapping[str, Any], uses: set[str
     if isinstance(namespace, dict) and any(isinstance(v, (types.FunctionType, type)) for v in values.values()):
         anchor = types.FunctionType(_nothing.__code__, namespace, ANCHOR)
         anchor.__module__ = str(namespace.get("__name__", "__main__"))
-        package = {ANCHOR: anchor, **package}  # first, as who reads it expects
+        package = {ANCHOR: anchor, **package}  # the anchor comes first, as the reader expects
     try:
         data = code_by_value.dumps(package, uses)
     except Exception as problem:

@@ -43,7 +43,7 @@ QUIET_S = 2.0
 """Seconds after which a waiting `%elastic pull` or `push` explains why it waits."""
 _SESSION = re.compile(r"%%distribute\b.*?\s--session[ =]([\w.-]+)")
 ENDS_S = 1.0
-"""Seconds after an interrupt within which the kernel may be told to end."""
+"""Seconds after an interrupt within which a request to end the kernel may follow."""
 
 
 def load(shell: Any) -> ElasticMagics:
@@ -86,7 +86,7 @@ def _warm() -> None:
 
     This loads the views, starts daemon and agent, imports the forecasts, and warms a parent that has the framework.
     """
-    with contextlib.suppress(Exception):  # the first cell says what is wrong
+    with contextlib.suppress(Exception):  # the first cell reports errors
         from jupyter_elastic.widgets import job_display
 
         job_display.prepare()
@@ -162,7 +162,7 @@ class ElasticMagics(Magics):
         from jupyter_elastic.widgets.updater import updater
 
         found = forecasts.compare(self.client().ask, name, cell, options)
-        updater().follower.shadows.begin(name, options, cell)  # `%elastic pool` of this notebook goes on asking it
+        updater().follower.shadows.begin(name, options, cell)  # for `%elastic pool` of this notebook
         return found
 
     def client(self) -> Client:
@@ -306,7 +306,7 @@ class ElasticMagics(Magics):
             view = JobDisplay(self.shell, job, self._kind(client), waits=not options.detach)
             if options.detach or not view.wait():
                 self._later(job, options, view.ended)
-                # Under its name the handle is not shown too: what it says now would stand there, out of date, for ever.
+                # A named handle is not shown too: its present text would stay in the notebook, out of date, for ever.
                 return None if options.detach and options.handle else job
         except KeyboardInterrupt:
             if _kernel_ends(self.shell):
@@ -376,7 +376,7 @@ def _kernel_ends(shell: Any) -> bool:
     if in_process(shell):
         return False
     limit = time.monotonic() + ENDS_S
-    with contextlib.suppress(KeyboardInterrupt):  # again: somebody means the cell
+    with contextlib.suppress(KeyboardInterrupt):  # a second interrupt is meant for the cell
         while not getattr(shell, "exit_now", False) and time.monotonic() < limit:
             time.sleep(0.01)
     return bool(getattr(shell, "exit_now", False))

@@ -180,7 +180,7 @@ def claims(payload: Payload) -> tuple[Cell, dict[str, Claim]]:
     cell = read_cell(payload)
     found: dict[str, Claim] = {}
     for name in sorted(_engines()):
-        with contextlib.suppress(ElasticError):  # said where it is named, and by doctor
+        with contextlib.suppress(ElasticError):  # reported where the engine is named, and by doctor
             engine = plugins.load(_engines()[name])
             library = uses_library(payload, getattr(engine, "library", ()))
             if claim := hasattr(engine, "claim") and engine.claim(dataclasses.replace(cell, library=library)):
@@ -243,7 +243,7 @@ def _text(path: Path) -> str:
 def check_engine(name: str, *, resumable: bool = False, servers: int = 0, session: str = "") -> None:
     """Raise BadRequest when there is no such engine, it lacks something here, or can't do what is requested."""
     if name not in _engines():
-        _engines.cache_clear()  # installed a moment ago?
+        _engines.cache_clear()  # perhaps just installed
         if name not in _engines():
             found = ", ".join(_for_cells()) or "none"
             raise BadRequest(f"--engine {name}: there is no such engine; installed are {found}")

@@ -74,7 +74,6 @@ class SourceStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
     begun: float = 0.0
     """Time of the set-up that this status belongs to."""
     kind: str = "slurm"
-    """Provider."""
     allocations: tuple[Allocation, ...] = ()
     failed_submits: int = 0
     failed_starts: int = 0

@@ -1,4 +1,4 @@
-"""Makes a network for a group of processes: only they can connect to its loopback interface, and to nothing else.
+"""Makes a network for a group of processes: only they reach its loopback interface, and they reach nothing else.
 
 A server that listens on all interfaces without authentication is then unreachable for the machine's other users. Each
 network lies in a user namespace of its own, so that no privilege is needed; the processes keep their user. It lives as
@@ -53,7 +53,7 @@ def enter(paths: str) -> None:
     """Move this process, which must have one thread, into the network at `NetworkNamespace.paths`. OSError if not."""
     with contextlib.ExitStack() as opened:
         found = []
-        for path in paths.split(":"):  # all before the first step, after which `/proc` shows its holder no more
+        for path in paths.split(":"):  # open all first: after the first step `/proc` shows the holder no more
             found.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
             opened.callback(os.close, found[-1])
         for descriptor, kind in zip(found, _KINDS.values(), strict=True):

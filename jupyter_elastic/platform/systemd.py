@@ -20,7 +20,7 @@ def notify(state: str) -> None:
 
 
 async def watchdog() -> None:
-    """Report a running loop, twice in each `WATCHDOG_USEC`, for ever; return at once if no watchdog is set."""
+    """Report that the loop runs, twice in each `WATCHDOG_USEC`, for ever; return at once if no watchdog is set."""
     given = os.environ.get("WATCHDOG_USEC", "")
     if not given.isdecimal() or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return

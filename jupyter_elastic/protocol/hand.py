@@ -25,7 +25,7 @@ USE_S = 2.0
 MAX_PORTS = 4096
 """Maximum number of ports reserved at once."""
 LOST_S = 5.0
-"""Seconds without a message after which a host is lost. Exceeds `FENCE_S` and a beat: others may have its work then."""
+"""Seconds without a message after which a host is lost. Exceeds `FENCE_S` + `BEAT_S`: its work may run elsewhere."""
 
 FRAMEWORKS = ("torch", "tensorflow", "horovod")
 """Packages whose versions must be the same on all hosts."""

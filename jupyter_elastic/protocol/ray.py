@@ -49,7 +49,6 @@ class RayGroup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     node: Annotated[str, Meta(pattern=r"^[0-9a-f]{0,100}$")] = ""
     """Id of the group's node; empty: the group waits for room."""
     address: Annotated[str, Meta(max_length=200)] = ""
-    """Address of that node."""
     until: float | None = None
     """End of the node, in seconds since the epoch; None: not known."""
 
@@ -61,4 +60,3 @@ class RayGroups(Struct, frozen=True, kw_only=True, omit_defaults=True):
     created: str = ""
     """Number of the new group."""
     problem: str = ""
-    """Reason why the request failed."""

@@ -79,10 +79,7 @@ class CancelJob(Ask, frozen=True, kw_only=True):
 
 
 class CancelJobs(Ask, frozen=True, kw_only=True):
-    """End these jobs, or all unfinished ones of `owner`: all of them, or none if one may not be ended.
-
-    Answer: `Cancelled`.
-    """
+    """End these jobs, or all unfinished ones of `owner`: all, or none if one may not be ended. Answer: `Cancelled`."""
 
     jobs: tuple[JobId, ...] = ()
     owner: str = ""
@@ -110,10 +107,7 @@ class ResizeJob(Ask, frozen=True, kw_only=True):
 
 
 class Drain(Ask, frozen=True, kw_only=True):
-    """Keep a host, a slot or (`target` empty: maintenance) the whole pool from new work. Administrators only.
-
-    Answer: `Done`.
-    """
+    """Keep a host, a slot or (`target` empty: maintenance) the pool from new work. Administrators. Answer: `Done`."""
 
     target: str = ""
     reason: str = ""
@@ -184,7 +178,6 @@ class Unfollow(Ask, frozen=True, kw_only=True):
     """Send no more events of a stream. Answer: `Done`."""
 
     stream: int = 0
-    """The `Follow`'s number."""
 
 
 class ReportArrived(Ask, frozen=True, kw_only=True):
@@ -194,10 +187,7 @@ class ReportArrived(Ask, frozen=True, kw_only=True):
 
 
 class RenewLeases(Ask, frozen=True, kw_only=True):
-    """Renew leases, as an agent's heartbeat: these attempts live, as (job, attempt), and their terms start anew.
-
-    Answer: `LeasesRenewed`.
-    """
+    """Renew leases as an agent's heartbeat: these attempts, as (job, attempt), live. Answer: `LeasesRenewed`."""
 
     attempts: tuple[tuple[JobId, int], ...] = ()
 
@@ -244,7 +234,7 @@ class RevokeKey(Ask, frozen=True, kw_only=True):
 
 
 class ReadMetrics(Ask, frozen=True, kw_only=True):
-    """Read the daemon's metrics, for monitoring; allowed for who sees everybody's jobs. Answer: `Metrics`."""
+    """Read the daemon's metrics, for monitoring; for users who may see all jobs. Answer: `Metrics`."""
 
 
 class ReadProblem(Ask, frozen=True, kw_only=True):
@@ -348,7 +338,7 @@ class Welcome(Answer, frozen=True, kw_only=True):
     started_at: float
     pid: int = 0
     administers: bool = False
-    """True if the user may change others' jobs and the pool."""
+    """True if the user may change what belongs to others."""
     log_format: Literal["text", "json"] = "text"
     """Log format of the daemon, and of agents without an option for it."""
     shared: bool = False
@@ -437,7 +427,7 @@ class LeasesRenewed(Answer, frozen=True, kw_only=True):
     sessions: int = 0
     """Maximum number of the user's sessions at a time; 0: unlimited."""
     parked_mb: int = 0
-    """Maximum megabytes of their workers together between cells; 0: a quarter of the machine's."""
+    """Maximum megabytes of all these sessions' workers between cells; 0: a quarter of the machine's."""
 
 
 class UsageRow(_Struct, frozen=True, kw_only=True):
@@ -493,7 +483,6 @@ class MetricFamily(_Struct, frozen=True, kw_only=True):
     text: str
     """Description of the figures."""
     labels: tuple[str, ...] = ()
-    """Names of the samples' labels."""
     samples: tuple[MetricSample, ...]
 
 
@@ -514,7 +503,6 @@ class AuditRow(_Struct, frozen=True, kw_only=True):
     """A decision, or refusals of one kind."""
 
     seq: int
-    """The number of its event."""
     at: float
     by: str
     """The user who decided; `daemon`: the policy, or time."""

@@ -182,7 +182,6 @@ class Committed(_Message, frozen=True, kw_only=True):
     """A commit was saved."""
 
     durable: bool = False
-    """True if the commit is on disk."""
 
 
 class Done(_Message, frozen=True, kw_only=True):
@@ -223,7 +222,6 @@ class HandedOver(_Message, frozen=True, kw_only=True):
     """The variables for joining workers of the session are in the job's folder: the cell may change its size."""
 
     frameworks: tuple[str, ...] = ()
-    """Frameworks that the session has imported."""
 
 
 class CallsRan(_Message, frozen=True, kw_only=True):

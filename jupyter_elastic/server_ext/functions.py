@@ -44,7 +44,6 @@ class CallState(msgspec.Struct, kw_only=True):
     state: str
     """`queued`, `running`, `completed`, `failed`, `cancelled`."""
     result: msgspec.Raw = msgspec.Raw(b"null")
-    """The result as JSON."""
     pickled: bool = False
     """True if it was submitted from Python, which alone can read its result."""
     error: CallProblem | None = None

@@ -41,10 +41,7 @@ _Seen = TypeVar("_Seen", bound=Report)
 
 
 class FakeEngine:
-    """An engine that only pretends to run workers.
-
-    The cell's text decides: `raise` fails, `while` goes on, everything else completes.
-    """
+    """An engine that runs no workers: a cell with `raise` fails, with `while` goes on, and else completes."""
 
     name: ClassVar[str] = "fake"
     worker: ClassVar[str] = ""

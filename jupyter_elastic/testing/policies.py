@@ -1,4 +1,4 @@
-"""Public: tests that a policy keeps its promises: `check_policy(MyPolicy)` asks it over many small pools.
+"""Public: tests that a policy keeps its promises: `check_policy(MyPolicy)` runs it on many small pools.
 
 Knows the vocabulary and the core's judge of plans. Everything is seeded: a failure is reproducible on every machine,
 and its message holds the view.
@@ -29,7 +29,7 @@ class PolicyBroken(AssertionError):
 
 
 def check_policy(policy: type[Policy] | Policy, *, rounds: int = 60, seed: int = 0, bound_s: float = 86_400.0) -> None:
-    """Assert that a policy is safe for a pool, asked over many small seeded ones.
+    """Assert that a policy is safe for a pool, by many small seeded ones.
 
     Checked: its description and options; that plans are legal, deterministic and leave the view alone; that the memo is
     JSON of at most 64 KiB; that it is work conserving if it claims so; that finite work ends; and that a job of any

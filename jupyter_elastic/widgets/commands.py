@@ -65,7 +65,7 @@ class CommandWidget(anywidget.AnyWidget):
             self.send({"id": command.id, "value": msgspec.to_builtins(await self.execute(command))})
         except ElasticError as problem:
             self.send({"id": command.id, "error": str(problem)})
-        except Exception as problem:  # a policy may be anybody's
+        except Exception as problem:  # a policy may be any user's code
             self.send({"id": command.id, "error": f"{type(problem).__name__}: {problem}"})
 
 

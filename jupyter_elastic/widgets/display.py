@@ -89,7 +89,7 @@ def figures(screen: JobScreen) -> list[str]:
         phrases.append(f"step {screen.step:,}")
     if screen.samples_per_s is not None:
         phrases.append(f"{screen.samples_per_s:,.0f} samples/s")
-    if screen.eta_s is not None and screen.eta_s >= 1:  # one that is late is not told to be at its end
+    if screen.eta_s is not None and screen.eta_s >= 1:  # a late job must not seem to be at its end
         phrases.append(f"about {human_time(screen.eta_s)} left")
     if screen.preemptions:
         phrases.append(f"paused {screen.preemptions} time" + ("s" if screen.preemptions > 1 else ""))

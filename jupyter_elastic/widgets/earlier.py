@@ -47,4 +47,4 @@ async def metrics(follower: PoolFollower, number: JobId) -> list[Series]:
         if asyncio.get_running_loop().time() > until:
             raise NotFound(f"the events of job {number} can't be read now: {job.problem or 'the pool is busy'}")
         await job.wait_for_news(1.0)
-    return (await asyncio.to_thread(job.screen)).metrics  # it reads files
+    return (await asyncio.to_thread(job.screen)).metrics  # `screen` reads files

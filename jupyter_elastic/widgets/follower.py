@@ -92,7 +92,7 @@ class FollowedJob:
         printed = self.outputs.poll()
         self.version += printed
         if self.outputs.ranks and self.model.phase == "queued" and not self.up_to_date:
-            self.model.phase = "starting"  # which is all that is known until its events come
+            self.model.phase = "starting"  # no more is known until the events come
         return printed
 
     def silent_ranks(self) -> int:
@@ -179,7 +179,7 @@ class PoolFollower:
             if self.client is None:
                 if not self.endpoint:
                     await asyncio.to_thread(services.ensure, start=self.start)
-                self.client = AsyncClient(self.endpoint).start()  # which finds the daemon's keys beside its address
+                self.client = AsyncClient(self.endpoint).start()  # finds the daemon's keys beside its address
         return self.client
 
     async def ask(self, ask: wire.AnyAsk) -> wire.AnyAnswer:
@@ -354,7 +354,7 @@ class PoolFollower:
                     job.model, job.speeds = (
                         model,
                         speeds,
-                    )  # the events from the first on go before the short description
+                    )  # once the first event is there, the events replace the short description
                 self._job_changed(job, at_once=model.ended or model.slots != before)
                 if model.ended and not model.keeps:
                     return
@@ -394,13 +394,13 @@ class PoolFollower:
             if self.up and (ahead or queued or (self.pool.queued and self._looked_at > since)):
                 try:
                     renewed = await self.waits.renew(self.ask, ends=ahead)
-                except Exception:  # a policy may be anybody's
+                except Exception:  # a policy may be any user's code
                     self.log.exception("jupyter_elastic: no wait can be forecast")
                     continue
                 if renewed:
                     self.pool.forecasts = self.waits.ranges
                     self.changed()
-            for job in self.jobs.values():  # views move their clocks every second anyway, and this with them
+            for job in self.jobs.values():  # views update their clocks every second anyway, and show the forecasts then
                 found = self.waits.ranges.get(job.number)
                 job.model.forecast = found if found is None or math.isfinite(found[1]) else None
 

@@ -39,7 +39,7 @@ PAST = 500
 BUDGET_S = 20.0
 """Maximum seconds of one policy's forecast, or of the waits under it; usually one second for 200 jobs."""
 LAZY = 30
-"""Divisor of the time share that repeated wait forecasts, and shadow policies, may take."""
+"""Reciprocal of the maximum share of time that wait forecasts, or shadow policies, may take."""
 ASKED_S, ASKED_IDLE_S = 2.0, 30.0
 """Seconds until shadows are asked again after an event, and without one: some policies depend on time."""
 MAX_SHADOWS = 5
@@ -149,7 +149,7 @@ class Waits:
             answer = expect(await ask(wire.ReadView()), wire.PoolView)
             view, policy = answer.view, plugins.make_policy(answer.policy, answer.options)
             usual = await _usual(ask, view)
-        except ElasticError as problem:  # gone, or a policy from somebody's notebook
+        except ElasticError as problem:  # no daemon, or a policy from another notebook
             self.ranges = {}
             self.outlook = outlook.Outlook(note=f"no prediction: {problem}")
             return True

@@ -101,7 +101,7 @@ class JobDisplay:
         if last or self._stale:
             self._try(self._draw_static, last=last)
         if news and self.surface == "widget":
-            self._try(self._draw, self.followed.outputs.snapshot())  # without what now stands below
+            self._try(self._draw, self.followed.outputs.snapshot())  # without the displays that are below the cell now
 
     def replay(self) -> None:
         """Show again the displays of rank 0 that another cell has shown; the others are in the view."""
@@ -167,7 +167,7 @@ class JobDisplay:
 
     def _after_cell(self, _result: Any) -> None:
         """Update the view of a detached job: nbclient and papermill only accept displays of the running cell."""
-        if self.job.known.phase in ENDED:  # the cell has waited for it: so has its view to
+        if self.job.known.phase in ENDED:  # the cell has waited for the job, so the view must show its end too
             self.ended.wait(LAST_S)
         if not self._over and (self.ended.is_set() or self._stale or not self._in_notebook):
             self._try(self._draw_static, last=self.ended.is_set())

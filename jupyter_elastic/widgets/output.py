@@ -55,7 +55,7 @@ class _File:
         try:
             with self._folder.open(*self._names) as file:
                 size = os.fstat(file.fileno()).st_size
-                if size < self.offset:  # begun anew
+                if size < self.offset:  # the file was truncated
                     self.offset = 0
                     self._decoder.reset()
                 end = size if until is None else min(size, until)
@@ -261,7 +261,7 @@ def _without(lines: list[list[str]], shown: list[str]) -> list[list[str]]:
     if fatal and fatal in printed:
         crash = places[printed.index(fatal) :]
         return [*[line for index, line in enumerate(lines) if index not in crash], _ONCE]
-    # What was printed ends with the traceback; the failure begins with it, and goes on with the other ranks.
+    # The printed output ends with the traceback; the failure begins with it, and goes on with the other ranks.
     for size in range(min(len(shown), len(places)), 1, -1):
         if printed[-size:] == shown[:size] and shown[0].startswith("Traceback"):
             kept = [line for index, line in enumerate(lines) if index not in places[-size:]]

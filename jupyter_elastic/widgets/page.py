@@ -38,10 +38,7 @@ class KeptPage(Struct, frozen=True, kw_only=True):
 def job_page(
     job: FollowedJob, notice: str, *, outputs: Output | None = None, failure_apart: bool = False, live: bool = True
 ) -> JobPage:
-    """Return the page.
-
-    `outputs`: as last read; `failure_apart`: the cell shows the traceback; `live`: it counts down.
-    """
+    """Return the page; `outputs`: last ones read, `failure_apart`: the cell shows the traceback, `live`: it counts."""
     found = failure_of(job)
     text = "" if found is None else found.text
     screen = job.screen()

@@ -1,7 +1,4 @@
-"""Shows the pool in a notebook, with the policy picker: an anywidget on the built front end.
-
-Knows traits, the comm and the updater.
-"""
+"""Shows the pool with the policy picker in a notebook: an anywidget. Knows traits, the comm and the updater."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ class PoolModel:
     def screen(self, now: float, *, limit: int | None = None, offset: int = 0) -> PoolScreen:
         """Return the page at `now`; `limit` and `offset` choose a window of the job table."""
         rows = sorted(self.jobs.values(), key=lambda info: (info.phase not in ACTIVE, info.submitted_at, info.job))
-        # Who is likely to start first is the first in the queue; of the others nobody knows more than who came first.
+        # The queue is ordered by likely start; jobs without a forecast follow in the order of their submit.
         queue = sorted(rows[len(rows) - self.queued :], key=lambda info: self.forecasts.get(info.job, _LATER)[0])
         places = {info.job: place for place, info in enumerate(queue, 1)}
         window = itertools.islice(rows, offset, None if limit is None else offset + limit)
@@ -304,7 +304,7 @@ class PoolModel:
         )
 
     def _row(self, info: JobInfo, position: int | None, now: float) -> JobRow:
-        waits = position is not None and not self.maintenance  # which has no end that anybody knows
+        waits = position is not None and not self.maintenance  # maintenance has no known end
         forecast = self.forecasts.get(info.job) if waits else None
         reason = "waits for the end of the maintenance" if position and self.maintenance else info.note
         if position and forecast and not math.isfinite(forecast[1]):

@@ -48,7 +48,7 @@ class Speeds:
     def fit(self, max_workers: int, max_servers: int) -> SpeedFit | None:
         """Return measured and predicted speeds, up to these sizes and at measured ones; None before two are known."""
         speeds = {size: median(recent) for size, recent in self._learned.points.items()}
-        if speeds and self._size in speeds:  # all with servers or none, as the job trains now
+        if speeds and self._size in speeds:  # only sizes with servers, or only without, as the job trains now
             speeds = {size: speed for size, speed in speeds.items() if bool(size[1]) == bool(self._size[1])}
         asked = (speeds, max_workers, max_servers)
         if self._fitted[0] != asked:

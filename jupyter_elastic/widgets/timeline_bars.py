@@ -191,7 +191,7 @@ def future_bars(
                 size = slots
         if last is not None:
             moves.append((last, False, job.job, 0))
-    for job_id in mine.keys() - {job.job for job in outlook.jobs}:  # one that is being stopped
+    for job_id in mine.keys() - {job.job for job in outlook.jobs}:  # a job that is being stopped
         mine[job_id] = []
     found: list[Bar] = []
 

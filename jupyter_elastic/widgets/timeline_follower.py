@@ -125,7 +125,7 @@ class TimelineFollower:
             model.version += 1
         except ElasticError:
             if self.model is model:
-                self.model = None  # whoever looks next asks again
+                self.model = None  # the next viewer requests it again
         finally:
             self._reading, self._waiting = False, []
             self._changed()
