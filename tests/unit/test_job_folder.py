@@ -17,7 +17,8 @@ import pytest
 from jupyter_elastic.jobfiles import displays, failure, usage
 from jupyter_elastic.jobfiles.job_folder import MOST, MOST_NAMES, MOST_SENT, FileRefused, JobFolder
 from jupyter_elastic.types.errors import NotAllowed
-from jupyter_elastic.widgets.output import Outputs, relayed
+from jupyter_elastic.widgets import output
+from jupyter_elastic.widgets.output import MAX_LINE, MAX_LINES, Outputs, relayed
 from jupyter_elastic.widgets.relay import Relay
 from tests.support.other_user import UID, needs_root
 
@@ -244,3 +245,39 @@ def test_a_line_of_displays_that_is_too_long_is_passed_over(tmp_path: Path) -> N
     assert reader.offset == (tmp_path / "rank.0" / "display.jsonl").stat().st_size
     shutil.rmtree(tmp_path / "rank.0")
     assert reader.more() == []
+
+
+@pytest.mark.xfail(strict=True, reason="every folder called rank.N is read, and kept in memory")
+@needs_root
+def test_of_another_users_ranks_and_lines_so_much_is_read_and_no_more(theirs: JobFolder) -> None:
+    """A folder and two links for each rank cost their owner nothing, and would cost the reader's server gigabytes."""
+    most = output.MOST_RANKS
+    (big := theirs.path / "big").write_bytes((b"\0" * 3000 + b"\n") * 3 + b"\n" * MAX_LINES)
+    for rank in range(most + 9):
+        (folder := theirs.path / f"rank.{rank}").mkdir(exist_ok=True)
+        (folder / "stderr").hardlink_to(big)
+    (theirs.path / "rank.1" / "stderr").unlink()
+    record = displays.Display(kind="display_data", data={"text/plain": "\0" * 100_000})
+    (theirs.path / "rank.1" / "display.jsonl").write_bytes(displays.encode(record) + b"\n")
+    with (theirs.path / "rank.0" / "stderr").open("ab") as file:
+        file.write(b"\0" * 3000 + b"\n")
+    own_by(BEN, theirs.path)
+    (outputs := Outputs(theirs)).poll()
+    assert list(outputs.ranks) == list(range(most))
+    assert f"{most} ranks are shown" in outputs.left_out
+    assert outputs.ranks[2].total == MAX_LINES + 4
+    lines = [line for rank in outputs.ranks.values() for line in rank.lines()]
+    assert len(lines) <= most * MAX_LINES
+    assert max(len(text) for kind, text in lines if kind == "stderr") == MAX_LINE + len(" …")
+    assert max(len(text) for kind, text in lines if kind == "display") == 4 * MAX_LINE
+    for rank in range(most):  # others instead of them
+        shutil.rmtree(theirs.path / f"rank.{rank}")
+    outputs.poll()
+    assert len(outputs.ranks) == most
+    own_by(os.getuid(), theirs.path)
+    (own := Outputs(JobFolder(theirs.path))).poll()
+    assert (list(own.ranks), own.left_out) == (list(range(most, most + 9)), "")
+    for rank in range(most):
+        (theirs.path / f"rank.{rank}").mkdir()
+    own.poll()
+    assert (len(own.ranks), own.left_out) == (most + 9, "")
