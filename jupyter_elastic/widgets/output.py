@@ -23,8 +23,11 @@ from jupyter_elastic.jobfiles.job_folder import JobFolder
 MAX_LINES = 400
 MAX_LINE = 2000
 """Maximum number of characters kept of a line."""
+CUT = " …"
 CHUNK = 256 * 1024
 """Maximum bytes read at once; of more, the middle is only in the file."""
+MOST_RANKS = 64
+"""Maximum ranks read of another user's job: its owner may have made a folder for each of thousands."""
 MAX_DRAWN = 250_000
 """Maximum characters of pictures and HTML in one snapshot, which is sent repeatedly; older ones become plain text."""
 RELAYED = "relayed"
@@ -46,7 +49,7 @@ class _File:
         self.skipped = 0
         """Bytes left out by the last read."""
         self.ends: list[int] = []
-        """Offsets of the line ends in the last read."""
+        """Offsets of the line ends in the last read, of the last `MAX_LINES`."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def more(self, until: int | None = None) -> str:
@@ -69,7 +72,9 @@ class _File:
                 data = file.read(end - self.offset)
         except OSError:
             return ""
-        self.ends = [self.offset + found.end() for found in re.finditer(b"\n", data)]
+        at = len(data)
+        while len(self.ends) < MAX_LINES and (at := data.rfind(b"\n", 0, at)) >= 0:
+            self.ends.insert(0, self.offset + at + 1)
         self.offset += len(data)
         return self._decoder.decode(data)
 
@@ -171,21 +176,21 @@ class RankOutput:
 
     def _feed(self, stream: str, text: str) -> None:
         *whole, rest = (self._open[stream] + text).split("\n")
-        for line, end in zip(whole, self._files[stream].ends, strict=True):
+        for line, end in zip(whole[-MAX_LINES:], self._files[stream].ends, strict=True):
             self._lines.append(_Kept((stream, self._shown(line)), at=end))
-            self.total += 1
+        self.total += len(whole)
         # Of an unfinished line only what a terminal would still show is kept, so that a bar of hours stays small.
         cut = max(rest.rfind("\r", 0, len(rest) - 1), 0)
         self._open[stream] = rest[cut:][-4 * MAX_LINE :]
 
     def _shown(self, line: str) -> str:
-        return self._folder.text(_shown(line))
+        return self._folder.text(_shown(line))[: MAX_LINE + len(CUT)]
 
     def _drawn(self, record: Display) -> _Line:
         line = _drawn(record)
         if self._folder.own:
             return line
-        return ("display", self._folder.text(line[1]))  # another user's markup is not drawn
+        return ("display", self._folder.text(line[1])[: 4 * MAX_LINE])  # another user's markup is not drawn
 
 
 def _end_of(text: str, size: int) -> str:
@@ -198,7 +203,7 @@ def _shown(line: str) -> str:
     """Return a line as a terminal would show it: the last part after a carriage return that is not blank."""
     parts = [part for part in _ESCAPES.sub("", line).split("\r") if part.strip()]
     text = parts[-1] if parts else ""
-    return text if len(text) <= MAX_LINE else text[:MAX_LINE] + " …"
+    return text if len(text) <= MAX_LINE else text[:MAX_LINE] + CUT
 
 
 class Outputs:
@@ -207,17 +212,20 @@ class Outputs:
     def __init__(self, folder: JobFolder) -> None:
         self._folder = folder
         self.ranks: dict[int, RankOutput] = {}
-        self.refused = ""
-        """Reason why this user may not read the outputs; empty if allowed."""
+        self.left_out = ""
+        """What this user can't read of the outputs here, and why; empty if nothing is left out."""
 
     def poll(self) -> bool:
         """Read new output of any rank; return whether there was any."""
         try:
-            for name in self._folder.names():
-                if (found := _RANK.fullmatch(name)) and int(found[1]) not in self.ranks:
-                    self.ranks[int(found[1])] = RankOutput(self._folder, name)
+            found = {int(match[1]): match[0] for match in map(_RANK.fullmatch, self._folder.names()) if match}
         except OSError as problem:
-            self.refused = "" if self._folder.own else str(problem)
+            found, self.left_out = {}, "" if self._folder.own else str(problem)
+        for rank in sorted(found.keys() - self.ranks.keys()):
+            if not self._folder.own and len(self.ranks) >= MOST_RANKS:
+                self.left_out = f"of another user's job {MOST_RANKS} ranks are shown: `logs JOB --rank N` has others"
+                break
+            self.ranks[rank] = RankOutput(self._folder, found[rank])
         changed = [rank for rank in self.ranks.values() if rank.poll()]
         return bool(changed)
 

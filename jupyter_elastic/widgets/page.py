@@ -49,7 +49,7 @@ def job_page(
         outputs=without(outputs or job.outputs.snapshot(), text),
         traceback="" if failure_apart else text,
         failed_rank=None if found is None else found.rank,
-        notice=job.problem or notice or job.outputs.refused,
+        notice=job.problem or notice or job.outputs.left_out,
         folder=job.files.path.name,
     )
 

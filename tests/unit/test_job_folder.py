@@ -247,7 +247,6 @@ def test_a_line_of_displays_that_is_too_long_is_passed_over(tmp_path: Path) -> N
     assert reader.more() == []
 
 
-@pytest.mark.xfail(strict=True, reason="every folder called rank.N is read, and kept in memory")
 @needs_root
 def test_of_another_users_ranks_and_lines_so_much_is_read_and_no_more(theirs: JobFolder) -> None:
     """A folder and two links for each rank cost their owner nothing, and would cost the reader's server gigabytes."""
