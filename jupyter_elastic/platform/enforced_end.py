@@ -1,4 +1,4 @@
-"""Has the kernel kill processes at a time, or when another one is gone: also stopped ones, and those with a held GIL.
+"""Has the kernel kill processes at a time, or when another one is gone: also stopped ones, and those that hold the GIL.
 
 A process that was stopped (SIGSTOP) can't keep time, and a thread of a worker gets no turn while compiled code holds
 the GIL. The kernel's timer sends SIGKILL all the same, and so does a FIFO whose last writer is gone. Linux only.

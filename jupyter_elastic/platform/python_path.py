@@ -1,4 +1,4 @@
-"""Lets a Python process that is started with other settings find this very package."""
+"""Lets a Python process that this package starts find this very package."""
 
 from __future__ import annotations
 
