@@ -213,7 +213,7 @@ class Outputs:
         self._folder = folder
         self.ranks: dict[int, RankOutput] = {}
         self.left_out = ""
-        """What this user can't read of the outputs here, and why; empty if nothing is left out."""
+        """Text on output that this user can't read, with the reason; empty if nothing is left out."""
 
     def poll(self) -> bool:
         """Read new output of any rank; return whether there was any."""
