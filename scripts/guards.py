@@ -203,6 +203,9 @@ GUARDS = (
     Guard("names hold no control characters", "scheduler/requests.py",
           "if isinstance(text, str) and has_control(text):", "if False:",
           f"{HOSTILE}::test_hostile_fields_are_refused"),
+    Guard("marks of direction are control characters", "types/texts.py",
+          "\\u061c\\u200e\\u200f\\u2028", "\\u2028",
+          "unit/test_texts.py::test_every_character_that_changes_the_direction_of_writing_is_written_out"),
     # what others see
     Guard("others see of a job what is named", "scheduler/visibility.py",
           "        if self.whole(user, record.owner):", "        if True:",

@@ -10,13 +10,15 @@ from jupyter_elastic.types.vocabulary import GpuProcess
 
 FOREIGN = "in use outside the pool"
 _LOST = "host lost: "
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_TURNS = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+"""Ends of lines, and all that Unicode calls Bidi_Control."""
+_CONTROL = re.compile(f"[\x00-\x1f\x7f-\x9f{_TURNS}]")
 """Characters that move a cursor, begin an escape sequence or a new line, or change the direction of writing."""
 _NUMBER = re.compile(r"(\d+)")
-_IN_LINES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_IN_LINES = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_TURNS}]")
 """Control characters without the new lines and tabs of a longer text."""
 _WRITTEN = {
-    pattern: {code: f"\\u{code:04x}" for code in (*range(0xA0), *range(0x2028, 0x206A)) if pattern.match(chr(code))}
+    pattern: {code: f"\\u{code:04x}" for code in range(0x206A) if pattern.match(chr(code))}
     for pattern in (_CONTROL, _IN_LINES)
 }
 
