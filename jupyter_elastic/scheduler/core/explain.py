@@ -89,6 +89,8 @@ def until(state: State, job: Job, now: float) -> str:
     if sum(1 for _ in state.free()) + sum(_draining(state).values()) >= wanted:
         return "It can start as soon as a plan gives it slots."
     when = expected(state, wanted, now)
+    if when is None and state.turn and job.job not in state.turn:  # others' later jobs can come between
+        return f"Not known yet when it starts: at least {count(sum(1 for _ in _before(state, job)), 'job')} before it."
     if when is None:
         return "Its start time is unknown: running jobs don't say how much is left."
     first = " and those before it" if wanted > need else ""
@@ -221,7 +223,8 @@ def _in_turn(state: State, job: Job, now: float) -> float | None:
     for one in state.active_jobs():
         end, whole = finish(one, now), length(one)
         if end is None and whole is not None:
-            end = now + max(whole - one.run_s - max(now - one.accounted_at, 0.0), whole / 4)
+            left = whole - one.run_s - max(now - one.accounted_at, 0.0)
+            end = now + max(abs(left), whole / 4)  # a job beyond what is usual is an unusual one
         if end is not None:
             ends.append((end, state.charged((*one.slots, *one.draining))))
     heapify(ends)

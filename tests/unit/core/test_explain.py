@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from jupyter_elastic import types as t
@@ -235,6 +237,32 @@ def test_beyond_a_day_no_time_is_said_but_how_many_come_before() -> None:
     planned(pool)
     assert "Not known yet when it starts: 0 jobs before it." in pool.core.explain(first, pool.now)
     assert "Not known yet when it starts: 1 job before it." in pool.core.explain(second, pool.now)
+
+
+def test_what_has_run_longer_than_is_usual_is_not_said_to_end_at_once() -> None:
+    pool = under_fair(1)
+    for _ in range(2):
+        planned(pool, ends=pool.running(1, 1, 1, by="ann"))  # after no time, and settled for 100 s until it is said
+    pool.submit(1, 1, by="ann")
+    planned(pool)
+    pool.now += 7200.0
+    his = pool.submit(1, 1, by="bob")
+    planned(pool)
+    (said,) = re.findall(r"it starts in about (.*)\.", pool.core.explain(his, pool.now))
+    assert said.endswith(" h"), said
+
+
+def test_of_a_second_job_of_a_user_it_is_not_said_that_nobody_reports() -> None:
+    pool = under_fair(1)
+    planned(pool, ends=pool.running(1, 1, 1, by="ann"))
+    pool.submit(1, 1, by="ann")
+    planned(pool)
+    first, second = pool.submit(1, 1, by="bob"), pool.submit(1, 1, by="bob")
+    planned(pool)
+    assert "By how long jobs take here" in pool.core.explain(first, pool.now)
+    text = pool.core.explain(second, pool.now)
+    assert f"Before it in turn: job {first} of bob." in text
+    assert "Not known yet when it starts: at least 1 job before it." in text
 
 
 def test_a_policy_that_names_no_turn_is_explained_as_before() -> None:
