@@ -109,13 +109,17 @@ def accounts(events: Iterable[types.Event], now: float) -> list[dict[str, Any]]:
 
 
 def print_rows(given: argparse.Namespace, rows: list[dict[str, Any]], console: Console) -> None:
-    """Print `accounts` by `--json` or `--csv`, else as a table; times are ISO 8601 in this machine's zone."""
+    """Print `accounts` by `--json` or `--csv`, else as a table; times are ISO 8601 in this machine's zone.
+
+    A table names no zone and has a space before the time, so that a narrow one breaks there.
+    """
     kinds = sorted({kind for row in rows for kind in row["slot_s"]})
     times = ("submit", "start", "end")
     columns = ("job", "user", "group", *times, *(f"slot_s {visible(kind)}" for kind in kinds), "outcome")
+    form = "%Y-%m-%dT%H:%M:%S%z" if given.json or given.csv else "%Y-%m-%d %H:%M:%S"
     lines = []
     for row in rows:
-        at = (row[name] and time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(row[name])) for name in times)
+        at = (row[name] and time.strftime(form, time.localtime(row[name])) for name in times)
         used = (round(row["slot_s"][kind], 4) for kind in kinds)
         lines.append((row["job"], visible(row["user"]), visible(row["group"]), *at, *used, row["outcome"]))
     if given.json:
@@ -123,7 +127,7 @@ def print_rows(given: argparse.Namespace, rows: list[dict[str, Any]], console: C
     elif given.csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows([columns, *lines])
     else:
-        shown = table(*(escape(name.upper()) for name in columns))
+        shown = table(*(escape(name.replace("slot_s", "slot-seconds").upper()) for name in columns))
         for line in lines:
             shown.add_row(*(escape("" if value is None else str(value)) for value in line))
         console.print(shown if rows else "no job has ended since then")

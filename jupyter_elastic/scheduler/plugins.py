@@ -62,7 +62,8 @@ def typed_options(name: str, kind: type[Struct], options: dict[str, Any]) -> Str
     try:
         return msgspec.convert(options, kind, strict=False)
     except (msgspec.ValidationError, TypeError) as problem:
-        raise BadRequest(f"policy {name}: {problem}; {_known(kind)}") from problem
+        wrong, _, option = str(problem).rstrip("`").partition(" - at `$.")
+        raise BadRequest(f"policy {name}: {option and f'option {option}: '}{wrong}; {_known(kind)}") from problem
 
 
 def untrusted(name: str) -> bool:

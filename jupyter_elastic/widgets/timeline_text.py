@@ -33,7 +33,7 @@ def picture(screen: TimelineScreen, *, width: int = 80, jobs: int = 12) -> Rende
         parts.append(Text("the past is being read", style="dim"))
     if screen.note:
         parts.append(Text(visible(screen.note), style="dim"))
-    parts += [Text(line, no_wrap=True, overflow="ellipsis") for line in told(screen)[:jobs]]
+    parts += [Text(line) for line in told(screen)[:jobs]]
     return Group(*parts)
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import io
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from jupyter_elastic.cli import usage
 from jupyter_elastic.scheduler import past
@@ -102,6 +106,17 @@ def accounts(folder: Path, events: list[Event], since: float, now: float = 0.0) 
     found = usage.accounts(pages(), now)
     journal.close()
     return {row["job"]: row for row in found}
+
+
+def test_in_a_narrow_terminal_no_time_of_the_table_is_broken_in_two(tmp_path: Path) -> None:
+    rows = list(accounts(tmp_path, story(), 0.0).values())
+    screen = Console(file=io.StringIO(), width=120)
+    usage.print_rows(argparse.Namespace(json=False, csv=False), rows, screen)
+    said = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert "SLOT-SECONDS" in said
+    days, times = (len(re.findall(rf"(?<!\S){form}(?!\S)", said)) for form in (r"\d{4}-\d\d-\d\d", r"(?:\d\d:){2}\d\d"))
+    told = sum(row[name] is not None for row in rows for name in ("submit", "start", "end"))
+    assert (days, times) == (told, told)
 
 
 def independent(events: list[Event], now: float) -> dict[int, dict[str, float]]:

@@ -58,6 +58,7 @@ def test_a_bad_value_is_refused_with_the_reason(name, option, value):
     said = str(refused.value)
     assert said.startswith(f"policy {name}: ")
     assert option in said.partition("; its options are ")[0], "it names the option"
+    assert "$." not in said
     assert "Expected" in said or "Invalid" in said or "must be" in said, said
 
 
