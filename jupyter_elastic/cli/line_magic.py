@@ -16,6 +16,7 @@ from jupyter_elastic.cli import commands, main
 from jupyter_elastic.jobfiles.sessions import NAME, SessionFolder, listed
 from jupyter_elastic.kernel.magic import ElasticMagics
 from jupyter_elastic.kernel.options import ranks_from
+from jupyter_elastic.types.texts import visible
 
 TIMELINE_MIME = "application/vnd.jupyter-elastic.timeline+json"
 POOL_MIME = "application/vnd.jupyter-elastic.pool+json"
@@ -95,6 +96,8 @@ class LineMagics(Magics):
         client = self._cells.client
         text, picture = main.text(arguments or ["status"], client), main.text(["pool"], client)
         screen = pool.read(KEPT_JOBS)
+        if problem := commands.attention(client()):
+            print(f"attention: {visible(problem)}")
         widget = PoolWidget(picking=arguments == ["policy"])
         show(widget)
         made = time.strftime("%H:%M:%S, %d %b %Y", time.localtime(screen.at))
