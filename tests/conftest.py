@@ -12,6 +12,9 @@ from hypothesis import HealthCheck, settings
 from msgspec.structs import replace
 
 from jupyter_elastic.protocol import wire
+from tests.support.somebody import pytest_generate_tests, who
+
+__all__ = ["pytest_generate_tests", "who"]
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

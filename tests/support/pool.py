@@ -85,6 +85,8 @@ class Pool:
             **(env or {}),
         }
         self.endpoint = f"ipc://{self.runtime / 'daemon.sock'}"
+        self.owner: Pool = self
+        """As whom the daemon runs: who may drain it, switch its policy, and all else that needs a right."""
         self.daemon: subprocess.Popen[bytes] | None = None
         self.agent: subprocess.Popen[bytes] | _Agent | None = None
         self.events: list[Event] = []
@@ -367,17 +369,3 @@ def pool(tmp_path: Path) -> Any:
     """A pool of two CPU slots with daemon and agent; import it into a conftest to use it."""
     with Pool(tmp_path / "pool", slots=2) as started:
         yield started
-
-
-@pytest.fixture(scope="module")
-def lasting_pool(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The pool that the tests of a module share."""
-    with Pool(tmp_path_factory.mktemp("lasting") / "pool", slots=2) as started:
-        yield started
-
-
-@pytest.fixture
-def shared_pool(lasting_pool: Pool) -> Any:
-    """The module's pool, whole again and without jobs after each test, whatever the test did to it."""
-    yield lasting_pool
-    lasting_pool.mend()

@@ -14,7 +14,7 @@ from jupyter_elastic.platform import paths, processes
 from jupyter_elastic.protocol.wire import Done, LeasesRenewed, RenewLeases
 from jupyter_elastic.types import ExitReported
 from tests.support import fake_engine
-from tests.support.pool import lasting_pool, shared_pool
+from tests.support.somebody import lasting_pool, shared_pool
 
 __all__ = ["lasting_pool", "shared_pool"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from jupyter_elastic.platform import processes
 from jupyter_elastic.protocol.wire import Drain, ExplainJob, Undrain
 from tests.live.sessions.test_session_cells import Session
 from tests.support import played_device
+from tests.support.guests import opened
 from tests.support.marks import everything
 from tests.support.pool import Pool
 
@@ -66,26 +68,22 @@ v = tf.Variable([1.0, 2.0])
 
 
 @pytest.fixture
-def gpus(tmp_path: Path) -> Iterator[Callable[..., Pool]]:
+def gpus(tmp_path: Path, who: str) -> Iterator[Callable[..., Pool]]:
     """Makes a pool of two slots with played GPUs."""
     played_device.install(tmp_path / "plugin")
     (tmp_path / "played").mkdir()
     hosts = tmp_path / "hosts.json"
     slots = [{"index": index, "device": f"GPU-{index}"} for index in range(2)]
     hosts.write_text(json.dumps([{"name": "lab", "kind": "gpu", "slots": slots}]))
-    made: list[Pool] = []
+    made = contextlib.ExitStack()
 
     def pool(**env: str) -> Pool:
         path = f"{tmp_path / 'plugin'}:{ROOT}"
         env = {"PLAYED": str(tmp_path / "played"), "PYTHONPATH": path, **env}
-        made.append(Pool(tmp_path / "pool", env=env, options=("--hosts", str(hosts))))
-        made[0].start_daemon()
-        made[0].start_agent()
-        return made[0]
+        return made.enter_context(opened(Pool(tmp_path / "pool", env=env, options=("--hosts", str(hosts))), who))
 
-    yield pool
-    for one in made:
-        one.stop()
+    with made:
+        yield pool
 
 
 def holds(session: Session, tmp_path: Path) -> list[set[str]]:
@@ -269,9 +267,9 @@ def test_the_slots_come_back_when_they_are_wanted_back_also_after_a_restart(
         assert session.says("print(x)") == ["[1.0]"]
         first = next(info for info in pool.client.jobs(all=True) if info.pinned)
     if what == "drain":
-        pool.client.ask(Drain(target="lab:0", reason="fan"))
+        pool.owner.client.ask(Drain(target="lab:0", reason="fan"))
         pool.until(lambda: not pool.info(first.job).pinned, "the session gives its slot back")
-        pool.client.ask(Undrain(target="lab:0"))
+        pool.owner.client.ask(Undrain(target="lab:0"))
     else:
         pool.cancel(first.job)
     assert pool.ended(other).outcome == "completed"

@@ -105,10 +105,10 @@ def test_while_its_host_is_drained_a_sessions_cell_waits_and_says_so(session: Se
     pool = session.pool
     session.run("x = rank")
     host = pool.client.ask(ListHosts()).slots[0].slot.split(":")[0]
-    pool.client.ask(Drain(target=host, reason="new memory"))
+    pool.owner.client.ask(Drain(target=host, reason="new memory"))
     job = session.submit("print(x)")
     pool.until(lambda: "drain" in pool.client.ask(ExplainJob(job=job)).text, "it is explained")
     assert len(session.members()) == 2
-    pool.client.ask(Undrain(target=host))
+    pool.owner.client.ask(Undrain(target=host))
     assert pool.ended(job).outcome == "completed"
     assert [pool.output(job, rank) for rank in (0, 1)] == ["0\n", "1\n"]

@@ -12,7 +12,7 @@ import pytest
 from jupyter_elastic.jobfiles import session_limits, sessions
 from jupyter_elastic.platform import processes
 from tests.live.sessions.test_session_cells import Session
-from tests.support.guests import guest, join, tcp_options
+from tests.support.guests import opened
 from tests.support.marks import everything
 from tests.support.other_user import needs_root, other_user
 from tests.support.pool import Pool
@@ -28,25 +28,15 @@ with socket.socket(socket.AF_UNIX) as connection:
 """
 
 
-@pytest.fixture(scope="module", params=["owner", "somebody"])
-def leased(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Pool]:
-    """A pool whose attempts have leases of twelve seconds, and whose users may have one session.
-
-    As its owner has it, or somebody who has no right there.
-    """
+@pytest.fixture(scope="module")
+def leased(tmp_path_factory: pytest.TempPathFactory, who: str) -> Iterator[Pool]:
+    """A pool whose attempts have leases of twelve seconds, and whose users may have one session."""
     folder = tmp_path_factory.mktemp("leased")
     shares = folder / "shares.toml"
     shares.write_text("[default]\nmax_sessions = 1\n")
-    user = guest(folder, "somebody") if request.param == "somebody" else None
-    keys = tcp_options(folder) if user else ()
-    with Pool(folder / "pool", options=("--lease", "12", "--shares", str(shares), *keys)) as pool:
-        asks = pool if user is None else join(user, pool)
-        try:
-            asks.until(lambda: session_limits.read(asks.runtime), "the agent knows the limits")
-            yield asks
-        finally:
-            if user is not None:
-                user.stop()
+    with opened(Pool(folder / "pool", options=("--lease", "12", "--shares", str(shares))), who) as pool:
+        pool.until(lambda: session_limits.read(pool.runtime), "the agent knows the limits")
+        yield pool
 
 
 @pytest.fixture
@@ -63,7 +53,7 @@ def session(leased: Pool) -> Iterator[Session]:
 
 def limited(session: Session, words: str) -> None:
     """Have the administrator say other limits, and wait until the agent knows them."""
-    (session.pool.folder.parent / "shares.toml").write_text(f"[default]\n{words}\n")
+    (session.pool.owner.folder.parent / "shares.toml").write_text(f"[default]\n{words}\n")
     before = session_limits.read(session.pool.runtime)
     session.pool.until(lambda: session_limits.read(session.pool.runtime) != before, f"the agent knows {words}")
 

@@ -1,0 +1,53 @@
+"""The switch by which tests run twice: as the pool's owner, and as somebody who has no right on the pool of another.
+
+A test that uses the fixture `who`, if only by another fixture, runs as the owner, and with everything also as
+`somebody`; those of `ALWAYS` do so in any case, and those of `OWNERS_ALONE` never.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.guests import opened
+from tests.support.pool import Pool
+
+EVERYTHING = bool(os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"))
+ALWAYS: frozenset[str] = frozenset()
+"""Runs as somebody too, also when not everything is tested."""
+OWNERS_ALONE: dict[str, str] = {}
+"""What makes no sense as somebody, and why."""
+
+
+@pytest.fixture(scope="module")
+def who(request: pytest.FixtureRequest) -> str:
+    """`owner` or `somebody`."""
+    user: str = request.param
+    return user
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Say as whom each test runs that can be run by somebody."""
+    if "who" not in metafunc.fixturenames:
+        return
+    test = f"{metafunc.module.__name__.rpartition('.')[2]}::{metafunc.function.__name__}"
+    users = [pytest.param("owner", id=pytest.HIDDEN_PARAM)]
+    if test not in OWNERS_ALONE and (EVERYTHING or test in ALWAYS):
+        users.append(pytest.param("somebody"))
+    metafunc.parametrize("who", users, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def lasting_pool(tmp_path_factory: pytest.TempPathFactory, who: str) -> Iterator[Pool]:
+    """The pool that the tests of a module share: two CPU slots, with daemon and agent."""
+    with opened(Pool(tmp_path_factory.mktemp("lasting") / "pool"), who) as pool:
+        yield pool
+
+
+@pytest.fixture
+def shared_pool(lasting_pool: Pool) -> Iterator[Pool]:
+    """The module's pool, whole again and without jobs after each test, whatever the test did to it."""
+    yield lasting_pool
+    lasting_pool.mend()
