@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.guests import environment, opened
 from tests.support.lab import Lab, clean_environment
 from tests.support.pool import Pool
 
 
 @pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    with Pool(tmp_path_factory.mktemp("pool"), slots=2) as pool:
+def pool(tmp_path_factory: pytest.TempPathFactory, who: str) -> Iterator[Pool]:
+    with opened(Pool(tmp_path_factory.mktemp("pool") / "pool"), who) as pool:
         yield pool
 
 
@@ -26,7 +27,7 @@ def whole_again(pool: Pool) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def server(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    env = clean_environment(JUPYTER_ELASTIC_DIR=str(pool.folder), JUPYTER_ELASTIC_SLOTS="2", PATH=os.environ["PATH"])
+    env = clean_environment(**environment(pool), PATH=os.environ["PATH"])
     with Lab(tmp_path_factory.mktemp("server"), env, module="jupyter_server") as lab:
         pool.until(lambda: lab.api("elastic/api/health")["down_since"] is None, "the extension finds the pool")
         yield lab

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_elastic.protocol.wire import SwitchPolicy
 from tests.support.lab import Lab
 from tests.support.pool import Pool
 
@@ -156,7 +157,7 @@ def test_the_policy_is_switched_with_who_and_why(server: Lab, pool: Pool) -> Non
 
 
 def test_a_shadow_is_asked_and_not_obeyed(server: Lab, pool: Pool) -> None:
-    server.api("elastic/api/policy", "PUT", {"name": "fifo"})
+    pool.owner.client.ask(SwitchPolicy(name="fifo"))
     job = pool.submit(WAITS, slots=2, estimate_s=9000)
     pool.running(job)
     waiting = pool.submit(WAITS, slots=1, estimate_s=1)  # fifo lets who runs alone

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.protocol.wire import VERSION, Hello
+from tests.support.guests import environment
 from tests.support.lab import Lab, clean_environment
 from tests.support.pool import Pool
 from tests.support.readers import OPTIONS
@@ -16,7 +17,7 @@ from tests.support.readers import OPTIONS
 @pytest.fixture
 def readers(pool: Pool, tmp_path: Path) -> Iterator[Lab]:
     root = str(Path(__file__).resolve().parents[2])
-    env = clean_environment(JUPYTER_ELASTIC_DIR=str(pool.folder), JUPYTER_ELASTIC_SLOTS="2", PYTHONPATH=root)
+    env = clean_environment(**environment(pool), PYTHONPATH=root)
     with Lab(tmp_path, env, *OPTIONS, module="jupyter_server") as lab:
         pool.until(lambda: lab.api("elastic/api/health")["down_since"] is None, "the extension finds the pool")
         yield lab

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from jupyter_elastic.platform import endpoints, paths, private_files, processes
+from jupyter_elastic.platform import endpoints, private_files, processes
 from jupyter_elastic.protocol.wire import Ping
 from tests.support.pool import LIMIT_S, Pool
 
+THREADS = "OMP_NUM_THREADS"
 ANY_PORT = "tcp://127.0.0.1:0"
 
 
@@ -100,5 +101,4 @@ def opened(pool: Pool, who: str) -> Iterator[Pool]:
 
 def environment(made: Pool) -> dict[str, str]:
     """The environment of somebody's Jupyter server, as far as it is ours."""
-    ours = (paths.DIR_VARIABLE, endpoints.ENDPOINT_VARIABLE, "OMP_NUM_THREADS")
-    return {name: made.env[name] for name in ours}
+    return {name: value for name, value in made.env.items() if name.startswith("JUPYTER_ELASTIC") or name == THREADS}

@@ -14,6 +14,18 @@ import pytest
 from tests.support.guests import opened
 from tests.support.pool import Pool
 
+MODULES = (
+    "live.sessions.",
+    "live.agent.test_explain",
+    "live.agent.test_interactive",
+    "live.agent.test_leases",
+    "live.agent.test_second_agent",
+    "live.notebook.test_code_names",
+    "live.notebook.test_words",
+    "server.test_rest",
+    "server.test_rights",
+)
+"""The modules of sessions and of rights, of those that use the fixture; in the others it is `owner` always."""
 EVERYTHING = bool(os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"))
 ALWAYS: frozenset[str] = frozenset()
 """Runs as somebody too, also when not everything is tested."""
@@ -34,7 +46,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     test = f"{metafunc.module.__name__.rpartition('.')[2]}::{metafunc.function.__name__}"
     users = [pytest.param("owner", id=pytest.HIDDEN_PARAM)]
-    if test not in OWNERS_ALONE and (EVERYTHING or test in ALWAYS):
+    listed = metafunc.module.__name__.removeprefix("tests.").startswith(MODULES)
+    if listed and test not in OWNERS_ALONE and (EVERYTHING or test in ALWAYS):
         users.append(pytest.param("somebody"))
     metafunc.parametrize("who", users, indirect=True, scope="module")
 

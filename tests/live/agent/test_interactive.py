@@ -20,7 +20,7 @@ def test_it_starts_when_the_batch_job_has_shrunk_and_the_batch_job_grows_again(
     shared_pool: Pool, tmp_path: Path, policy: str, options: dict[str, str], record_property
 ) -> None:
     pool, signals = shared_pool, tmp_path
-    pool.client.ask(SwitchPolicy(name=policy, options=options))
+    pool.owner.client.ask(SwitchPolicy(name=policy, options=options))
     batch = pool.submit(ELASTIC, slots=(1, 2), names={"folder": signals}, engine="torch")
     pool.until((signals / "began.1").exists, "the batch job trains on both slots")
     pool.wait(lambda: pool.info(batch).elastic, "it is known to be elastic")

@@ -15,6 +15,7 @@ import pytest
 from jupyter_elastic.platform import processes
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.types import JobEnded, JobRequeued, SlotsReleased
+from tests.support.guests import opened
 from tests.support.pool import LIMIT_S, Pool
 
 EVERYTHING = bool(os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"))
@@ -36,8 +37,8 @@ train(state)
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> Iterator[Pool]:
-    with Pool(tmp_path / "pool", slots=2, options=("--lease", "5")) as started:
+def pool(tmp_path: Path, who: str) -> Iterator[Pool]:
+    with opened(Pool(tmp_path / "pool", options=("--lease", "5")), who) as started:
         yield started
 
 
@@ -162,8 +163,8 @@ time.sleep(18)
 """
 
 
-def test_drivers_replace_their_killed_agent_by_one_that_renews_their_leases(tmp_path: Path) -> None:
-    with Pool(tmp_path / "pool", slots=2, options=("--lease", "12")) as pool:
+def test_drivers_replace_their_killed_agent_by_one_that_renews_their_leases(tmp_path: Path, who: str) -> None:
+    with opened(Pool(tmp_path / "pool", options=("--lease", "12")), who) as pool:
         jobs = [pool.submit(LONGER_THAN_A_LEASE_AND_ITS_GRACE, names={"FOLDER": str(tmp_path)}) for _ in range(2)]
         for job in jobs:
             pool.printed(job, "begun")

@@ -14,6 +14,7 @@ import pytest
 
 from jupyter_elastic.platform import paths, private_files
 from jupyter_elastic.types import JobRequeued, SlotsReleased
+from tests.support.guests import opened
 from tests.support.pool import Pool
 
 WAITS = "import time\nprint('begun', flush=True)\ntime.sleep(600)\n"
@@ -83,8 +84,10 @@ def test_a_second_agent_is_told_so_and_frees_nothing(lasting_pool: Pool, tmp_pat
 
 
 @pytest.mark.skipif(not _can_unshare(), reason="namespaces can't be made here")
-def test_it_takes_over_after_the_term_of_one_that_is_stopped_which_is_fenced_when_it_wakes(tmp_path: Path) -> None:
-    with Pool(tmp_path / "pool", slots=1, options=("--lease", "3")) as pool:
+def test_it_takes_over_after_the_term_of_one_that_is_stopped_which_is_fenced_when_it_wakes(
+    tmp_path: Path, who: str
+) -> None:
+    with opened(Pool(tmp_path / "pool", slots=1, options=("--lease", "3")), who) as pool:
         job = pool.submit(COUNTS, names={"FOLDER": str(tmp_path)})
         pool.printed(job, "from 0")
         waits = pool.submit("print('its turn')", slots=1)

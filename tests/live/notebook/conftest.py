@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from jupyter_client.manager import KernelManager
 
+from tests.support.guests import opened
 from tests.support.pool import LIMIT_S, Pool
 
 
@@ -159,8 +160,8 @@ class Notebook:
 
 
 @pytest.fixture(scope="module")
-def shared_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    with Pool(tmp_path_factory.mktemp("notebook") / "pool", slots=2) as pool:
+def shared_pool(tmp_path_factory: pytest.TempPathFactory, who: str) -> Iterator[Pool]:
+    with opened(Pool(tmp_path_factory.mktemp("notebook") / "pool"), who) as pool:
         yield pool
 
 
