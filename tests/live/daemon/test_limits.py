@@ -154,6 +154,28 @@ def test_everybody_has_so_many_sessions_whose_cells_end_in_time(users, spec, tmp
     assert users.pool.client().submit(replace(spec, session="s4")), "the administrators have no such limit"
 
 
+@pytest.mark.xfail(strict=True, reason="told by the driver only, when the cell has waited and been given a GPU")
+def test_where_a_session_could_get_gpus_only_its_cell_is_refused_before_it_waits(users, spec, tmp_path) -> None:
+    hosts, slots = tmp_path / "hosts.json", [{"index": index, "device": f"GPU-{index}"} for index in range(2)]
+    lab = {"name": "lab", "kind": "gpu", "slots": slots, "labels": {"gpu": "A100"}}
+    cpu = {"name": "cpu", "kind": "cpu", "slots": [{"index": 0}], "labels": {"place": "here"}}
+    refused = "sessions are not for the GPUs of a shared pool.*without --session"
+    hosts.write_text(json.dumps([lab]))
+    users.start("--hosts", str(hosts))
+    for client in (users.client("ann"), users.pool.client()):
+        with pytest.raises(NotAllowed, match=refused):
+            client.submit(replace(spec, session="s", min_slots=1, max_slots=2))
+    assert users.client("ann").submit(spec), "a job without a session is served"
+    users.pool.kill()
+    hosts.write_text(json.dumps([cpu, lab]))
+    users.start("--hosts", str(hosts))
+    one, ann = replace(spec, session="s", min_slots=1, max_slots=1), users.client("ann")
+    assert ann.submit(replace(one, host="cpu")), "its workers are all on its kernel's host, which has no GPU"
+    for other in (replace(one, host="lab"), replace(one, on={"gpu": "A100"})):
+        with pytest.raises(NotAllowed, match=refused):
+            ann.submit(other)
+
+
 def test_a_spec_has_so_many_bytes_and_no_more(users, spec) -> None:
     users.start()
     long = "/" + "x" * 4095
