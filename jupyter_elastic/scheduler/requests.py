@@ -25,6 +25,7 @@ from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.audit import AuditBook
 from jupyter_elastic.scheduler.auth import Rights
+from jupyter_elastic.scheduler.core import suitable
 from jupyter_elastic.scheduler.core.decide import found
 from jupyter_elastic.scheduler.core.explain import count, policy_reason
 from jupyter_elastic.scheduler.core.state import State
@@ -182,6 +183,8 @@ def _submit(ask: wire.SubmitJob, api: DaemonApi, context: Context) -> Answer:
             _check_number_of_interactive_jobs(api, peer, terms)
         if ask.spec.session:
             _check_number_of_sessions(api, peer, ask.spec.session, terms)
+            if api.settings.lease_s:
+                _check_devices_of_session(store.core.state, ask.spec)
         limit = api.rights.run_for(peer.caller, limit, terms, session=bool(ask.spec.session))
         spec = replace(ask.spec, group=group, max_time_s=limit)
         if (other := store.core.state.folders.get(normpath(spec.folder))) is not None:
@@ -228,6 +231,18 @@ def _check_number_of_sessions(api: DaemonApi, peer: Peer, session: str, terms: T
             f"cells of {user} wait or run in {count(len(names), 'session')} ({', '.join(names)}), and {user} may have "
             "no more at a time (`max_sessions` in the file of shares): wait for their end, or cancel them; "
             f"{ask_admins(api.rights.admins)}"
+        )
+
+
+def _check_devices_of_session(state: State, spec: JobSpec) -> None:
+    """NotAllowed where a session's cell could get GPUs only, which its driver would refuse after all the waiting."""
+    at = state.bound_to(spec)
+    hosts = [host for host in state.hosts if at in {"", host.name} and suitable.matches(host.labels, spec)]
+    slots = [slot for host in hosts for slot in host.slots if not slot.for_servers]
+    if slots and all(slot.device for slot in slots):
+        raise NotAllowed(
+            "sessions are not for the GPUs of a shared pool so far, and this cell could get no other slots: "
+            "run it without --session"
         )
 
 

@@ -154,26 +154,29 @@ def test_everybody_has_so_many_sessions_whose_cells_end_in_time(users, spec, tmp
     assert users.pool.client().submit(replace(spec, session="s4")), "the administrators have no such limit"
 
 
-@pytest.mark.xfail(strict=True, reason="told by the driver only, when the cell has waited and been given a GPU")
 def test_where_a_session_could_get_gpus_only_its_cell_is_refused_before_it_waits(users, spec, tmp_path) -> None:
     hosts, slots = tmp_path / "hosts.json", [{"index": index, "device": f"GPU-{index}"} for index in range(2)]
     lab = {"name": "lab", "kind": "gpu", "slots": slots, "labels": {"gpu": "A100"}}
-    cpu = {"name": "cpu", "kind": "cpu", "slots": [{"index": 0}], "labels": {"place": "here"}}
-    refused = "sessions are not for the GPUs of a shared pool.*without --session"
-    hosts.write_text(json.dumps([lab]))
-    users.start("--hosts", str(hosts))
+    spec, refused = replace(spec, session="s"), "sessions are not for the GPUs of a shared pool.*without --session"
+
+    def start(*options: str) -> None:
+        hosts.write_text(json.dumps([lab]))
+        users.start("--hosts", str(hosts), *options)
+
+    start("--lease", "60")
     for client in (users.client("ann"), users.pool.client()):
-        with pytest.raises(NotAllowed, match=refused):
-            client.submit(replace(spec, session="s", min_slots=1, max_slots=2))
-    assert users.client("ann").submit(spec), "a job without a session is served"
+        for asked in (spec, replace(spec, host="lab", min_slots=2), replace(spec, on={"gpu": "A100"}, engine="torch")):
+            with pytest.raises(NotAllowed, match=refused):
+                client.submit(asked)
+    assert users.client("ann").submit(replace(spec, session="")), "a job without a session is served"
     users.pool.kill()
-    hosts.write_text(json.dumps([cpu, lab]))
-    users.start("--hosts", str(hosts))
-    one, ann = replace(spec, session="s", min_slots=1, max_slots=1), users.client("ann")
-    assert ann.submit(replace(one, host="cpu")), "its workers are all on its kernel's host, which has no GPU"
-    for other in (replace(one, host="lab"), replace(one, on={"gpu": "A100"})):
-        with pytest.raises(NotAllowed, match=refused):
-            ann.submit(other)
+    lab["slots"] = [{"index": 2}, *slots]
+    start("--lease", "60")
+    assert users.client("ann").submit(spec), "it may get the slot of a CPU"
+    users.pool.kill()
+    lab["slots"] = slots
+    start("--lease", "0")
+    assert users.client("ann").submit(spec), "where no lease runs out, drivers serve it"
 
 
 def test_a_spec_has_so_many_bytes_and_no_more(users, spec) -> None:
