@@ -28,12 +28,19 @@ MODULES = (
 )
 """The modules of sessions and of rights, of those that use the fixture; in the others it is `owner` always."""
 EVERYTHING = bool(os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"))
-ALWAYS: frozenset[str] = frozenset()
+ALWAYS = {
+    "live.agent.test_interactive::test_its_time_ends_it_and_says_so",
+    "server.test_rest::test_cancel_and_resize_by_rest",
+    "live.sessions.test_session_cells::test_slots_are_kept_for_a_while_and_go_to_whoever_waits",
+    "live.sessions.test_session_cells::test_a_restart_of_the_pools_processes_loses_no_session",
+    "live.sessions.test_shared_sessions::test_parked_workers_outlive_the_leases_of_their_cells_and_a_user_has_so_many_sessions",
+    "live.notebook.test_words::test_a_notebooks_session_from_its_first_cell_to_its_end",
+}
 """Runs as somebody too, also when not everything is tested."""
 OWNERS_ALONE = {
-    "test_device_parking": "a shared pool refuses sessions on GPUs at once: see live/daemon/test_limits.py",
-    "test_staying_drivers": "on a shared pool no driver stays for a session's next cell: its lease is over",
-    "test_rest::test_the_policy_is_switched_with_who_and_why": "the policy is the owner's to switch",
+    "live.sessions.test_device_parking": "refused at once: no sessions on GPUs of a shared pool",
+    "live.sessions.test_staying_drivers": "a driver stays on a personal pool only",
+    "server.test_rest::test_the_policy_is_switched_with_who_and_why": "the policy is the owner's to switch",
 }
 """Modules and tests that make no sense as somebody, and why."""
 
@@ -49,11 +56,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Say as whom each test runs that can be run by somebody."""
     if "who" not in metafunc.fixturenames:
         return
-    module = metafunc.module.__name__.rpartition(".")[2]
+    module = metafunc.module.__name__.removeprefix("tests.")
     test = f"{module}::{metafunc.function.__name__}"
     users = [pytest.param("owner", id=pytest.HIDDEN_PARAM)]
-    listed = metafunc.module.__name__.removeprefix("tests.").startswith(MODULES)
-    if listed and not {module, test} & OWNERS_ALONE.keys() and (EVERYTHING or test in ALWAYS):
+    if module.startswith(MODULES) and not {module, test} & OWNERS_ALONE.keys() and (EVERYTHING or test in ALWAYS):
         users.append(pytest.param("somebody"))
     metafunc.parametrize("who", users, indirect=True, scope="module")
 

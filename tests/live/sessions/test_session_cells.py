@@ -238,8 +238,7 @@ def test_a_driver_that_is_killed_ends_its_cell_once_and_the_state_is_gone(sessio
     assert "has lost its variables" in end.reason
 
 
-@EVERYTHING
-@pytest.mark.parametrize("which", ["agent", "daemon"])
+@pytest.mark.parametrize("which", [pytest.param("agent", marks=EVERYTHING), "daemon"])
 def test_a_restart_of_the_pools_processes_loses_no_session(session: Session, which: str) -> None:
     pool = session.pool
     session.run("import time\nx = rank")
