@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, Locator, Page, WebSocketRoute, expect, 
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
+from tests.support.guests import environment, opened
 from tests.support.lab import Lab, clean_environment
 from tests.support.pool import Pool
 
@@ -70,17 +71,36 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 @pytest.fixture(scope="session")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+def lasting_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     with Pool(tmp_path_factory.mktemp("pool"), slots=2) as pool:
         yield pool
 
 
 @pytest.fixture(scope="session")
-def lab(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    env = clean_environment(JUPYTER_ELASTIC_DIR=str(pool.folder), JUPYTER_ELASTIC_SLOTS="2", OMP_NUM_THREADS="1")
-    with Lab(tmp_path_factory.mktemp("lab"), env) as lab:
+def lasting_lab(lasting_pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with Lab(tmp_path_factory.mktemp("lab"), clean_environment(**environment(lasting_pool))) as lab:
         lab.add_kernel(OLDER, ROOT / ".venv" / OLDER)
         yield lab
+
+
+@pytest.fixture(scope="module")
+def pool(who: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    if who == "owner":
+        yield request.getfixturevalue("lasting_pool")
+    else:
+        with opened(Pool(tmp_path_factory.mktemp("guests") / "pool"), who) as pool:
+            yield pool
+
+
+@pytest.fixture(scope="module")
+def lab(
+    who: str, pool: Pool, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Lab]:
+    if who == "owner":
+        yield request.getfixturevalue("lasting_lab")
+    else:
+        with Lab(tmp_path_factory.mktemp("lab"), clean_environment(**environment(pool))) as lab:
+            yield lab
 
 
 @pytest.fixture(params=["python3"])

@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import Notebook
-from tests.support.guests import environment, opened
-from tests.support.lab import Lab, clean_environment
+from tests.support.lab import Lab
 from tests.support.pool import Pool
 
 VIEW = ".jp-OutputArea .je-renderer .je-job"
 LINE = "%%distribute --session work --gpus 2 --engine process"
-
-
-@pytest.fixture(scope="module")
-def pool(pool: Pool, who: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    if who == "owner":
-        yield pool
-    else:
-        with opened(Pool(tmp_path_factory.mktemp("sessions") / "pool"), who) as another:
-            yield another
-
-
-@pytest.fixture(scope="module")
-def lab(lab: Lab, pool: Pool, who: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    if who == "owner":
-        yield lab
-    else:
-        with Lab(tmp_path_factory.mktemp("lab"), clean_environment(**environment(pool))) as another:
-            yield another
 
 
 def test_a_session_through_a_reload_and_in_two_pages(
