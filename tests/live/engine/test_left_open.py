@@ -16,7 +16,8 @@ import pytest
 from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.process import Process
 from tests.live.engine.bench import TORCH, Bench, asynchronous, needs
-from tests.support.pool import LIMIT_S, Pool, lasting_pool, shared_pool
+from tests.support.pool import LIMIT_S, Pool
+from tests.support.somebody import lasting_pool, shared_pool
 
 __all__ = ["lasting_pool", "shared_pool"]
 
