@@ -6,7 +6,7 @@ remaining time to the power `size_weight` (the direction of heSRPT, Berg et al. 
 completions soonest, not where the most seconds are left. In a first round a job stops growing if a slot adds less than
 `efficiency` of what its first ones give, since waste now prolongs the makespan; slots that no job would use well are
 then given where they help at all. A running job keeps slots that no other job wants, and grows only if that saves more
-than `payback` times its own measured rescale cost. The figures are in docs/policies.md.
+than `payback` times its own measured rescale cost. The figures are in docs/policies-evidence.md.
 """
 
 from __future__ import annotations
