@@ -182,6 +182,7 @@ def _described(jobs: Iterable[JobPast], pool: PoolModel, outlook: Outlook, made_
         if start is not None and start.vague and not job.held:
             starts = (other.start.guess_s for other in outlook.jobs if other.start is not None)
             state = not_known(sum(guess < start.guess_s for guess in starts))
+            end = None  # of what nobody knows the start
         start, end = (None if eta is None or eta.vague else eta for eta in (start, end))
         found.append(
             TimelineJob(

@@ -244,7 +244,8 @@ class _Run:
             moving = any(fluid.speed > 0 for fluid in self.active)
             idle = 0 if moving else idle + 1
             if idle > IDLE_TRIES or self.ahead > HORIZON_S:
-                return f"{len(self.active)} jobs don't end within sight under this policy"
+                never = "1 job doesn't" if len(self.active) == 1 else f"{len(self.active)} jobs don't"
+                return f"{never} end within sight under this policy"
             self._advance()
         return ""
 

@@ -230,7 +230,10 @@ def test_a_start_of_which_nothing_is_known_is_said_so() -> None:
     soon = msgspec.structs.replace(
         ahead().jobs[0], start=Eta(job=1, guess_s=1.0, low_s=0.5, high_s=2.0, possible=(0.5, 2.0))
     )
-    future = Outlook(jobs=(soon, JobOutlook(job=2, start=weeks, end=weeks)))
+    narrow = Eta(job=2, guess_s=700.0, low_s=600.0, high_s=900.0, possible=(600.0, 900.0))
+    assert weeks.vague
+    assert not narrow.vague
+    future = Outlook(jobs=(soon, JobOutlook(job=2, start=weeks, end=narrow)))
     job = next(one for one in story.screen(200.0, ahead=future, made_at=200.0).jobs if one.job == 2)
     assert (job.state, job.starts, job.ends) == ("start not known yet, 1 job before it", None, None)
 
