@@ -131,11 +131,21 @@ def test_every_function_of_training_is_listed_with_what_it_promises() -> None:
     assert others == CALLED_BY_OTHERS
 
 
-@pytest.mark.parametrize("page", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]), ids=lambda page: page.name)
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
     missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_of_the_code_that_are_named_are_there(page: Path) -> None:
+    named = re.findall(r"`((?:[a-z_]+/)+[a-z_0-9]+\.py)\b", page.read_text())
+    folders = (ROOT, ROOT / "jupyter_elastic", ROOT / "jupyter_elastic" / "scheduler")
+    assert [path for path in named if not any((folder / path).exists() for folder in folders)] == []
 
 
 def test_the_newest_entry_of_the_changelog_is_this_version_with_a_date() -> None:
