@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,25 +75,24 @@ def test_parked_workers_outlive_the_leases_of_their_cells_and_a_user_has_so_many
 @needs_root
 def test_another_user_does_not_get_at_a_parked_worker(session: Session) -> None:
     session.run("x = rank")
-    path = session.folder.socket(0)
-    folders = (session.folder.path, *session.folder.path.parents[:3])
-    modes = {folder: folder.stat().st_mode for folder in folders if folder != Path("/tmp")}
+    path, folder = session.folder.socket(0), session.folder.path
 
-    def reached(uid: int | None = None) -> str:
+    def reached(where: str, uid: int | None = None, **options: Any) -> str:
         with other_user() as other:
-            asked = other.start("-c", REACH, str(path), uid=uid, stdout=subprocess.PIPE)
+            asked = other.start("-c", REACH, where, uid=uid, stdout=subprocess.PIPE, **options)
             return str(asked.communicate(timeout=60)[0]).strip()
 
-    assert reached() == "PermissionError"
+    assert reached(str(path)) == "PermissionError"
+    there = os.open(folder, os.O_RDONLY)  # past the folders above, which every process of this user closes again
+    inside: dict[str, Any] = {"where": f"/proc/self/fd/{there}/{path.name}", "pass_fds": [there]}
     try:
-        for folder in modes:
-            folder.chmod(0o755)
+        folder.chmod(0o755)
         path.chmod(0o777)
-        assert reached() == "b''"  # the kernel says who it is, and the worker hangs up
-        assert reached(0) == "b'.'"
+        assert reached(**inside) == "b''"  # the kernel says who it is, and the worker hangs up
+        assert reached(**inside, uid=0) == "b'.'"
     finally:
-        for folder, mode in modes.items():
-            folder.chmod(mode)
+        folder.chmod(0o700)
+        os.close(there)
     members = session.members()
     session.pool.until(lambda: all(processes.alive(*one.known) for one in members), "they live")
 
