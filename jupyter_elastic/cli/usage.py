@@ -127,7 +127,7 @@ def print_rows(given: argparse.Namespace, rows: list[dict[str, Any]], console: C
     elif given.csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows([columns, *lines])
     else:
-        shown = table(*(escape(name.replace("slot_s", "slot-seconds").upper()) for name in columns))
+        shown = table(*(escape(name.replace("slot_s", "slot seconds of").upper()) for name in columns))
         for line in lines:
             shown.add_row(*(escape("" if value is None else str(value)) for value in line))
         console.print(shown if rows else "no job has ended since then")
