@@ -29,7 +29,6 @@ MODULES = (
 """The modules of sessions and of rights, of those that use the fixture; in the others it is `owner` always."""
 EVERYTHING = bool(os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"))
 ALWAYS = {
-    "live.agent.test_interactive::test_its_time_ends_it_and_says_so",
     "live.sessions.test_session_cells::test_slots_are_kept_for_a_while_and_go_to_whoever_waits",
     "live.sessions.test_session_cells::test_a_restart_of_the_pools_processes_loses_no_session",
     "live.sessions.test_shared_sessions::test_parked_workers_outlive_the_leases_of_their_cells_and_a_user_has_so_many_sessions",
