@@ -197,9 +197,10 @@ def _turn(state: State, job: Job) -> str:
     more = f" and {len(before) - 5} more" if len(before) > 5 else ""
     if first.owner == job.owner:
         return f"Before it in turn: {names}{more}."
-    (row, mine), (_, other) = next(
-        pair for pair in zip(job.places, first.places, strict=False) if pair[0] != pair[1]
-    )  # fmt: skip
+    differ = [pair for pair in zip(job.places, first.places, strict=False) if pair[0] != pair[1]]
+    if not differ:  # a user without a group has the name of the other one's group
+        return f"Before it in turn: {names}{more}."
+    (row, mine), (_, other) = differ[0]
     own, their = (state.rows[row].all[name] for name in (mine, other))
     turns = state.rows[row].turns(state.at)
     why = f"{other} has waited longer for a turn"

@@ -229,6 +229,18 @@ def test_of_two_groups_it_says_which_one_has_to_wait() -> None:
     assert pool.job(first).size.workers
 
 
+def test_a_user_who_is_called_as_the_group_of_another_is_told_who_comes_before() -> None:
+    pool = Harness(host(slots=1), policy=Fair())
+    pool.submit(by="bob")
+    first = pool.submit(by="ann", group="staff")
+    second = pool.submit(by="staff")
+    texts = [pool.core.explain(job, pool.now) for job in (first, second)]
+    assert (
+        f"Before it in turn: job {first} of ann." in texts[1]
+        or f"Before it in turn: job {second} of staff." in texts[0]
+    )
+
+
 def test_beyond_a_day_no_time_is_said_but_how_many_come_before() -> None:
     pool = under_fair(1)
     pool.submit(1, 1, by="ann", estimate_s=90_000.0)
