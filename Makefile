@@ -72,6 +72,7 @@ check: $(DONE)/tools
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict -p jupyter_elastic
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/check_docstrings.py
 	$(BIN)/python scripts/markdown_lines.py
 
 bench: $(DONE)/tools $(DONE)/peers

@@ -20,9 +20,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from jupyter_elastic.scheduler.sim import formats, metrics
-from jupyter_elastic.scheduler.sim.loop import Costs, Simulation, make_policy, pool
-from jupyter_elastic.scheduler.sim.workload import Power, Task
+from jupyter_elastic.scheduler.sim import formats, schedule_metrics
+from jupyter_elastic.scheduler.sim.simulation import Costs, Simulation, make_policy, pool
+from jupyter_elastic.scheduler.sim.workload import Power, TraceJob
 from jupyter_elastic.types import Policy
 
 NODES, GPUS, JOBS, START_S = 8, 4, 120, 30.0
@@ -41,9 +41,9 @@ POLICIES: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def made(
-    trace: Sequence[Task], seed: int, *, gap: float | None = None, load: float = 1.0,
+    trace: Sequence[TraceJob], seed: int, *, gap: float | None = None, load: float = 1.0,
     mix: Sequence[float] = USUAL, jobs: int = JOBS, elastic: bool = False,
-) -> list[Task]:  # fmt: skip
+) -> list[TraceJob]:  # fmt: skip
     """A workload with the trace's lengths; arrivals by their mean gap in seconds, else by the load of the pool."""
     chance = random.Random(seed)
     picks = [
@@ -58,7 +58,7 @@ def made(
         seconds = task.alone(task.max_slots) * factor
         unit = 1000.0 / seconds / size**0.9
         tasks.append(
-            Task(
+            TraceJob(
                 name=f"{number}", submitted=round(at), work=1000.0, speed=Power(unit), model=task.model,
                 min_slots=max(1, size // 2) if elastic else size, max_slots=2 * size if elastic else size,
             )
@@ -67,7 +67,7 @@ def made(
     return tasks
 
 
-def known(tasks: Sequence[Task], know: str) -> list[Task]:
+def known(tasks: Sequence[TraceJob], know: str) -> list[TraceJob]:
     """The tasks as their owners would submit them."""
     chance = random.Random(len(tasks))
     found = []
@@ -86,7 +86,7 @@ def known(tasks: Sequence[Task], know: str) -> list[Task]:
     return found
 
 
-def alike(trace: Sequence[Task]) -> list[Task]:
+def alike(trace: Sequence[TraceJob]) -> list[TraceJob]:
     """The trace with the same length for all jobs of a model: that of its first one."""
     first: dict[str, float] = {}
     found = []
@@ -96,12 +96,12 @@ def alike(trace: Sequence[Task]) -> list[Task]:
     return found
 
 
-def urgent(tasks: Sequence[Task], every: int) -> list[Task]:
+def urgent(tasks: Sequence[TraceJob], every: int) -> list[TraceJob]:
     """The tasks with a higher priority for each so many-th."""
     return [replace(task, priority=10 * (at % every == 0)) for at, task in enumerate(tasks)]
 
 
-def bound(tasks: Sequence[Task]) -> float:
+def bound(tasks: Sequence[TraceJob]) -> float:
     """A makespan that none is shorter than: the work arriving from any moment on, and the longest job."""
     slots, first = NODES * GPUS, min(task.submitted for task in tasks)
     area = {id(task): min(task.alone(size) * size for size in task.allowed()) for task in tasks}
@@ -113,7 +113,7 @@ def bound(tasks: Sequence[Task]) -> float:
     return max(work, alone) - first
 
 
-def once(tasks: Sequence[Task], know: str, policy: str, options: dict[str, Any]) -> dict[str, Any]:
+def once(tasks: Sequence[TraceJob], know: str, policy: str, options: dict[str, Any]) -> dict[str, Any]:
     """One run: the simulator's figures, and makespan over its bound."""
     shown = known(tasks, know)
     costs = Costs(start=START_S, rescale=START_S)
@@ -121,9 +121,9 @@ def once(tasks: Sequence[Task], know: str, policy: str, options: dict[str, Any])
         shown, _policy(policy, options), Path(policy).stem, pool(NODES, GPUS), options=options, costs=costs,
         oracle=know == "all", pace_s=60.0,
     ).run()  # fmt: skip
-    found = metrics.summary(run)
+    found = schedule_metrics.summary(run)
     order = sorted(shown, key=lambda task: task.submitted)
-    urgent = [value for task, value in zip(order, metrics.rho(run), strict=True) if task.priority and value]
+    urgent = [value for task, value in zip(order, schedule_metrics.rho(run), strict=True) if task.priority and value]
     found["rho_urgent"] = max(urgent, default=math.nan)
     return {**found, "over_bound": found["makespan_s"] / bound(tasks), "rejected": run.rejected}
 
@@ -144,7 +144,7 @@ def _policy(name: str, options: dict[str, Any]) -> Policy:
     return made
 
 
-def workloads(trace: Sequence[Task], seeds: Sequence[int], *, elastic: bool = False) -> dict[str, list[Task]]:
+def workloads(trace: Sequence[TraceJob], seeds: Sequence[int], *, elastic: bool = False) -> dict[str, list[TraceJob]]:
     """One of each seed, the styles in turn."""
     styles = list(STYLES)
     found = {}

@@ -16,10 +16,10 @@ from typing import Any
 
 from benchmarks.harness import row
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.scheduler.sim import loop, recorded
-from jupyter_elastic.scheduler.sim.loop import Costs
-from jupyter_elastic.scheduler.sim.metrics import Run, summary
-from jupyter_elastic.scheduler.sim.workload import Task
+from jupyter_elastic.scheduler.sim import recorded, simulation
+from jupyter_elastic.scheduler.sim.schedule_metrics import SimulatedRun, summary
+from jupyter_elastic.scheduler.sim.simulation import Costs
+from jupyter_elastic.scheduler.sim.workload import TraceJob
 from jupyter_elastic.types import Event, JobEnded, JobId, JobSubmitted
 from tests.support.pool import Pool
 
@@ -105,10 +105,10 @@ def outcome(events: list[Event], jobs: list[JobId]) -> tuple[float, float, list[
     )
 
 
-def simulated(policy: str, plan: list[tuple[float, int, int]], at: list[float], costs: Costs) -> Run:
+def simulated(policy: str, plan: list[tuple[float, int, int]], at: list[float], costs: Costs) -> SimulatedRun:
     """The same arrivals and lengths in the simulator, with what starting and stopping cost in the first pool."""
     tasks = [
-        Task(
+        TraceJob(
             name=f"job {index}",
             submitted=moment,
             work=samples,
@@ -119,7 +119,7 @@ def simulated(policy: str, plan: list[tuple[float, int, int]], at: list[float], 
         )
         for index, (moment, (_, slots, samples)) in enumerate(zip(at, plan, strict=True))
     ]
-    return loop.simulate(tasks, policy, nodes=1, slots=SLOTS, options=POLICIES[policy], costs=costs)
+    return simulation.simulate(tasks, policy, nodes=1, slots=SLOTS, options=POLICIES[policy], costs=costs)
 
 
 def measure(_rounds: int) -> list[dict[str, Any]]:

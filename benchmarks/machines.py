@@ -23,7 +23,7 @@ from benchmarks.harness import row
 from benchmarks.steps import LIMIT_S, Found, Steps
 from jupyter_elastic.cli.main import main as elastic
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.protocol.hand import FENCE_S, LOST_S
+from jupyter_elastic.protocol.host_agent_messages import HEARTBEAT_TIMEOUT_S, LOST_S
 from tests.support import machines
 from tests.support.machines import HOME, Machines
 from tests.support.pool import Pool
@@ -47,7 +47,7 @@ FIGURES = {
     "whole": ("SIGKILL of a worker to next step of two", True, ""),
     "host": ("all of a host killed to next step", False, "<= 0.3 s"),
     "cut": ("cable cut to next step", False, f"<= {LOST_S + 1:g} s"),
-    "fenced": ("cable cut to its workers' end over there", False, f"<= {FENCE_S + 1:g} s"),
+    "fenced": ("cable cut to its workers' end over there", False, f"<= {HEARTBEAT_TIMEOUT_S + 1:g} s"),
     "again": ("cable in again to next step of two", False, ""),
 }
 
@@ -90,7 +90,7 @@ class Story:
         for name in {slot.slot.rpartition(":")[0] for slot in slots}:
             drained = any(slot.drained for slot in slots if slot.slot.startswith(f"{name}:"))
             if drained != (name in out):
-                pool.client.ask(wire.Drain(target=name) if name in out else wire.Undrain(target=name))
+                pool.client.ask(wire.BeginDrain(target=name) if name in out else wire.Undrain(target=name))
         pool.until(
             lambda: all(slot.state == "free" for slot in self._slots(pool) if slot.slot.rpartition(":")[0] not in out),
             "the hosts are there", LIMIT_S,

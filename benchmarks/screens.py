@@ -37,10 +37,10 @@ from jupyter_elastic.types import (
     SlotInfo,
     SlotsReleased,
 )
+from jupyter_elastic.views.pool_model import PoolModel
+from jupyter_elastic.views.timeline_model import TimelineModel
+from jupyter_elastic.views.timeline_screen import TimelineLook
 from jupyter_elastic.widgets import bundle
-from jupyter_elastic.widgets.pool_model import PoolModel
-from jupyter_elastic.widgets.timeline_model import TimelineModel
-from jupyter_elastic.widgets.timeline_screen import TimelineLook
 from tests.browser.conftest import CHROMIUM, FLAGS
 from tests.browser.conftest import Notebook as Page
 from tests.live.notebook.conftest import Notebook

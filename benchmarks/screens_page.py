@@ -21,7 +21,7 @@ from playwright.sync_api import sync_playwright
 from benchmarks.harness import row
 from jupyter_elastic.client.job_model import JobModel
 from jupyter_elastic.types import Event, JobInfo, JobProgressed, JobSpec, Progress
-from jupyter_elastic.widgets.patches import patch
+from jupyter_elastic.views.patches import patch
 from tests.browser.conftest import CHROMIUM, FLAGS
 from tests.browser.conftest import Notebook as Page
 from tests.support.lab import Lab, clean_environment

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from benchmarks.harness import row
 from benchmarks.policies import Pool, once, pool
-from jupyter_elastic.platform import hosts_file
-from jupyter_elastic.protocol import hand
+from jupyter_elastic.hostfiles import hosts_file
+from jupyter_elastic.protocol import host_agent_messages
 
 HOSTS, SLOTS, RUNNING, QUEUED = 1_000, 8, 2_000, 8_000
 SUBMITS = 200
@@ -47,7 +47,7 @@ def daemon(rounds: int) -> list[dict[str, Any]]:
         state = Path(folder) / "pool"
         state.mkdir(mode=0o700)
         others = tuple(
-            hosts_file.HostAddress(name=f"h{number:04d}", reach="exec:", slots=SLOTS) for number in range(1, HOSTS)
+            hosts_file.HostAddress(name=f"h{number:04d}", url="exec:", slots=SLOTS) for number in range(1, HOSTS)
         )
         hosts_file.change(state, put=others)
         one = Pool(state, "--slots", str(SLOTS))
@@ -87,8 +87,12 @@ def _until_idle(process: psutil.Process) -> None:
 
 def heartbeats() -> list[dict[str, Any]]:
     """What drivers and hands send each other so that each knows that the other lives, if every host has a hand."""
-    both = len(hand.TO_HAND.encode(hand.Ping())) + len(hand.FROM_HAND.encode(hand.Ping()))
-    return [row(f"heartbeats of {HOSTS:,} hands", "kB/s", [both / hand.BEAT_S * HOSTS / 1e3], [], "")]
+    both = len(host_agent_messages.TO_HOST_AGENT.encode(host_agent_messages.Heartbeat())) + len(
+        host_agent_messages.FROM_HOST_AGENT.encode(host_agent_messages.Heartbeat())
+    )
+    return [
+        row(f"heartbeats of {HOSTS:,} hands", "kB/s", [both / host_agent_messages.HEARTBEAT_S * HOSTS / 1e3], [], "")
+    ]
 
 
 def measure(rounds: int = 3) -> list[dict[str, Any]]:

@@ -22,8 +22,8 @@ from benchmarks.harness import row
 from benchmarks.live_policies import WORK
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobEnded, JobId
-from jupyter_elastic.widgets.follower import PoolFollower
-from jupyter_elastic.widgets.timeline_screen import TimelineLook
+from jupyter_elastic.views.follower import PoolFollower
+from jupyter_elastic.views.timeline_screen import TimelineLook
 from tests.support.pool import Pool
 
 JOBS, SLOTS = 30, 4

@@ -21,7 +21,7 @@ from benchmarks.harness import row
 from jupyter_elastic.balance.generate import PARETO
 from jupyter_elastic.driver.engine import Engine
 from jupyter_elastic.engines.horovod.driver import Horovod
-from jupyter_elastic.engines.torch_distributed.driver import Torch
+from jupyter_elastic.engines.torch.driver import Torch
 from tests.live.engine.bench import Bench
 from tests.support.unequal_hosts import UnequalHosts, impossible
 
@@ -34,7 +34,7 @@ import hashlib, json, os, time
 from collections import Counter
 import numpy as np, torch
 from jupyter_elastic import training
-from jupyter_elastic.training import exchange
+from jupyter_elastic.training.unequal import exchange
 from jupyter_elastic.training.context import context
 
 carry_out = exchange.transfer

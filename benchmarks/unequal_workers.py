@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.harness import row
 from jupyter_elastic.driver.engine import Engine
 from jupyter_elastic.engines.horovod.driver import Horovod
-from jupyter_elastic.engines.torch_distributed.driver import Torch
+from jupyter_elastic.engines.torch.driver import Torch
 from tests.live.engine.bench import Bench
 
 EPOCHS, BATCH = 6, 64

@@ -14,9 +14,9 @@ from typing import Any
 from benchmarks.pollux import reference, simulator, trace
 from benchmarks.pollux.advised import Advised
 from benchmarks.pollux.profiles import read_models
-from jupyter_elastic.scheduler.sim import cli
-from jupyter_elastic.scheduler.sim.loop import make_policy
-from jupyter_elastic.scheduler.sim.metrics import Run
+from jupyter_elastic.scheduler.sim import sim_command
+from jupyter_elastic.scheduler.sim.schedule_metrics import SimulatedRun
+from jupyter_elastic.scheduler.sim.simulation import make_policy
 from jupyter_elastic.types import Policy
 
 DATA = Path(__file__).with_name("data")
@@ -25,7 +25,7 @@ PUBLISHED: dict[str, Callable[[], simulator.Spread]] = {"las": reference.Tiresia
 
 def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
-    found = cli.common_parser("python -m benchmarks.pollux", __doc__ or "")
+    found = sim_command.common_parser("python -m benchmarks.pollux", __doc__ or "")
     add = found.add_argument
     add("--trace", type=Path, default=DATA / "workload-3.csv", help="a Pollux workload (default: the one in data/)")
     add("--profiles", type=Path, default=DATA / "profiles", help="the folder of measured models (default: data/'s)")
@@ -44,13 +44,13 @@ def check(name: str, options: dict[str, Any]) -> None:
         create(name, options)
 
 
-def prepare(arguments: argparse.Namespace) -> cli.Setting:
+def prepare(arguments: argparse.Namespace) -> sim_command.Setting:
     """Read the workload and the measured models."""
-    nodes, gpus = cli.pool_shape(arguments)
+    nodes, gpus = sim_command.pool_shape(arguments)
     models = read_models(arguments.profiles)
     trace.read_jobs(arguments.trace, models)
 
-    def run(name: str, options: dict[str, Any], tick: cli.Tick | None) -> Run:
+    def run(name: str, options: dict[str, Any], tick: sim_command.Tick | None) -> SimulatedRun:
         jobs = trace.read_jobs(arguments.trace, models, adapt=arguments.adapt_batch)
         if name in PUBLISHED:
             return simulator.simulate(jobs, PUBLISHED[name](), name=name, nodes=nodes, gpus=gpus, tick=tick)
@@ -60,12 +60,12 @@ def prepare(arguments: argparse.Namespace) -> cli.Setting:
         return found
 
     title = f"pollux {arguments.trace.name}, {nodes} nodes with {gpus} GPUs"
-    return cli.Setting(title, nodes * gpus, run, check=check)
+    return sim_command.Setting(title, nodes * gpus, run, check=check)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit code: 0, or 2 for bad input."""
-    return cli.compare_and_print(parser(), prepare, argv)
+    return sim_command.compare_and_print(parser(), prepare, argv)
 
 
 if __name__ == "__main__":

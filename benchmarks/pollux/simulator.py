@@ -14,7 +14,7 @@ from typing import Protocol
 
 from benchmarks.pollux.profiles import Model, Placement
 from benchmarks.pollux.reference import Allocation, packed
-from jupyter_elastic.scheduler.sim.metrics import JobTimeline, Run, Span, fluid_alone
+from jupyter_elastic.scheduler.sim.schedule_metrics import JobTimeline, SimulatedRun, Span, fluid_alone
 from jupyter_elastic.types.errors import BadRequest
 
 INTERVAL = 60
@@ -136,7 +136,7 @@ def simulate(
     gpus: int = 4,
     tick: Callable[[int, int], None] | None = None,
     horizon_s: float = 400 * 86_400,
-) -> Run:
+) -> SimulatedRun:
     """Run the jobs to their end under a policy. `tick(done, of)` is told how many jobs are finished.
 
     BadRequest when the pool is empty, a job can never start, or nothing has ended by the horizon.
@@ -144,7 +144,7 @@ def simulate(
     if nodes < 1 or gpus < 1:
         raise BadRequest(f"a pool of {nodes} nodes with {gpus} GPUs each can't run anything; give at least one of both")
     began = time.perf_counter()
-    run = Run(policy=name, capacity=nodes * gpus, timelines=[job.timeline for job in jobs])
+    run = SimulatedRun(policy=name, capacity=nodes * gpus, timelines=[job.timeline for job in jobs])
     loop = _Loop(list(jobs), policy, nodes, gpus, run)
     done, idle_since = -1, 0
     while loop.waiting or loop.active:
@@ -163,7 +163,7 @@ def simulate(
 
 
 class _Loop:
-    def __init__(self, jobs: list[Training], policy: Spread, nodes: int, gpus: int, run: Run) -> None:
+    def __init__(self, jobs: list[Training], policy: Spread, nodes: int, gpus: int, run: SimulatedRun) -> None:
         self.rank = {job.name: index for index, job in enumerate(jobs)}
         self.waiting = sorted(jobs, key=lambda job: -job.submitted)
         self.active: dict[str, Training] = {}

@@ -16,17 +16,18 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jupyter_elastic.agent import place
-from jupyter_elastic.agent.allocator import Allocator
+from jupyter_elastic.agent import origin
 from jupyter_elastic.agent.attempt import Attempt
 from jupyter_elastic.agent.pinned_session import PinnedSession
 from jupyter_elastic.client import AsyncClient
-from jupyter_elastic.client.requests import expect
-from jupyter_elastic.forkserver import drivers, parents, workers
+from jupyter_elastic.client.open_requests import expect
+from jupyter_elastic.forkserver import drivers, forked_workers, parents
 from jupyter_elastic.forkserver.drivers import DriverLauncher
+from jupyter_elastic.hostfiles import host_failures
+from jupyter_elastic.hosts.autoalloc.allocator import Allocator
 from jupyter_elastic.jobfiles import captures, session_limits
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, attempts
-from jupyter_elastic.platform import endpoints, host_failures, paths, private_files, processes
+from jupyter_elastic.platform import endpoints, paths, private_files, processes
 from jupyter_elastic.platform.endpoints import AgentRecord
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.platform.logs import Format
@@ -60,7 +61,7 @@ NOTES_S = 0.5
 """Seconds between reads of the drivers' notes about hosts that can't be reached, or can again."""
 NEEDED_S = 5.0
 """Timeout in seconds of the request whether a job of the user waits."""
-MOST_UNFINISHED = 500
+MAX_UNFINISHED = 500
 """Limit of the list of unfinished jobs. The daemon may have cut a list of this length: then nothing is removed."""
 
 log = logging.getLogger(__name__)
@@ -208,7 +209,7 @@ class Agent:
 
     async def _warm(self) -> None:
         """Start this interpreter's forkservers, of drivers and of workers without frameworks, before a job comes."""
-        for forkserver in (drivers.address(sys.executable), workers.address(sys.executable, os.environ, ())):
+        for forkserver in (drivers.address(sys.executable), forked_workers.address(sys.executable, os.environ, ())):
             try:
                 await asyncio.to_thread(forkserver.warm_up)
             except (ElasticError, OSError) as problem:
@@ -263,7 +264,7 @@ class Agent:
         self._term_s = renewed.lease_s
         if renewed.warm:
             kept = parents.found(paths.runtime_dir(), kinds=(parents.WORKERS,))
-            parents.send_away(parents.surplus(kept, renewed.warm, parents.most_memory()))
+            parents.send_away(parents.surplus(kept, renewed.warm, parents.max_memory()))
         if renewed.sessions:
             with contextlib.suppress(OSError):  # a full disk: the limits written before still hold
                 session_limits.write(paths.runtime_dir(), renewed.sessions, renewed.parked_mb)
@@ -338,8 +339,8 @@ class Agent:
     async def _remove_captures(self) -> None:
         """Remove the captures of ended jobs."""
         try:
-            answer = await self.client.ask(ListJobs(owner=self.owner, limit=MOST_UNFINISHED))
-            if not isinstance(answer, Jobs) or len(answer.jobs) >= MOST_UNFINISHED:
+            answer = await self.client.ask(ListJobs(owner=self.owner, limit=MAX_UNFINISHED))
+            if not isinstance(answer, Jobs) or len(answer.jobs) >= MAX_UNFINISHED:
                 return
             unfinished = [info.spec.folder for info in answer.jobs]
             if gone := await asyncio.to_thread(captures.sweep, paths.jobs_dir(), unfinished):
@@ -360,7 +361,7 @@ class Agent:
 
 def hello(*, take_over: bool) -> Hello:
     """Return the message by which this agent introduces itself to the daemon."""
-    return Hello(version=VERSION, role="agent", place=place.here(), alone=place.nobody_drives(), take_over=take_over)
+    return Hello(version=VERSION, role="agent", place=origin.here(), alone=origin.nobody_drives(), take_over=take_over)
 
 
 def _is_ours() -> bool:

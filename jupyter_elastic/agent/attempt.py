@@ -21,11 +21,11 @@ from typing import Any, TypeAlias
 from jupyter_elastic.agent.outbox import Ask, Outbox
 from jupyter_elastic.driver.orders import ended_by
 from jupyter_elastic.driver.reports import exit_report
-from jupyter_elastic.forkserver import workers
+from jupyter_elastic.forkserver import forked_workers
 from jupyter_elastic.forkserver.drivers import DriverProcess
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME, AttemptFolder
 from jupyter_elastic.platform import processes
-from jupyter_elastic.protocol.driver import ORDERS, REPORTS, LeaseRenewed, StartDriver
+from jupyter_elastic.protocol.driver_messages import ORDERS, REPORTS, LeaseRenewed, StartDriver
 from jupyter_elastic.protocol.wire import LeasesRenewed, RenewLeases
 from jupyter_elastic.types import ExitReported, Launch, Rescale, Stop
 from jupyter_elastic.types.errors import ElasticError, EngineError
@@ -70,11 +70,11 @@ class Attempt:
         """Term of the attempt's lease in seconds; 0 without a lease."""
         return self._lease_s
 
-    def renewed(self, asked_at: float) -> None:
-        """Record that a request sent at `asked_at` (`time.monotonic()`) renewed the lease, and notify the driver."""
-        self._renewed_at = asked_at
+    def renewed(self, requested_at: float) -> None:
+        """Record that a request sent at `requested_at` (`time.monotonic()`) renewed the lease; notify the driver."""
+        self._renewed_at = requested_at
         if self._driver is not None and self._lease_s:
-            self._driver.write(ORDERS.encode(LeaseRenewed(asked_at)))
+            self._driver.write(ORDERS.encode(LeaseRenewed(requested_at)))
 
     def forfeit(self) -> None:
         """Stop the attempt after a commit, because the pool reports that it holds no slots any more."""
@@ -207,7 +207,7 @@ class Attempt:
             await processes.end(left)
         if driver is None:
             return self._ended("lost", "the attempt was not started")
-        await workers.cleared()
+        await forked_workers.cleared()
         last_line = folder.last_log_line()
         return self._ended("lost", f"the driver (process {driver[0]}) died{': ' + last_line if last_line else ''}")
 

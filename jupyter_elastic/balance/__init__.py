@@ -7,8 +7,8 @@ After the system model of Yang Tien-Chi, *Data movement for distributed machine 
 Hua University, 2020); variables and constraints are ours. Reads no file, no clock, no network.
 """
 
-from jupyter_elastic.balance.instance import Host, Instance, Move, read_instance
-from jupyter_elastic.balance.plan import Plan, measure
+from jupyter_elastic.balance.instance import DataHost, Instance, SampleMove, read_instance
 from jupyter_elastic.balance.solvers import SOLVERS, solve
+from jupyter_elastic.balance.transfer_plan import TransferPlan, measure
 
-__all__ = ["SOLVERS", "Host", "Instance", "Move", "Plan", "measure", "read_instance", "solve"]
+__all__ = ["SOLVERS", "DataHost", "Instance", "SampleMove", "TransferPlan", "measure", "read_instance", "solve"]

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from jupyter_elastic.balance.instance import MAX_HOSTS, Host, Instance
+from jupyter_elastic.balance.instance import MAX_HOSTS, DataHost, Instance
 from jupyter_elastic.types.errors import BadRequest
 
 Kind = Literal["skewed", "mild", "slow"]
@@ -40,7 +40,7 @@ def generate(kind: Kind, hosts: int, seed: int) -> Instance:
     np.fill_diagonal(links, 0)
     return Instance(
         hosts=tuple(
-            Host(name=f"host{index}", samples=int(n), speed=round(float(speed), 1))
+            DataHost(name=f"host{index}", samples=int(n), speed=round(float(speed), 1))
             for index, (n, speed) in enumerate(zip(samples, speeds, strict=True))
         ),
         bandwidth=tuple(tuple(round(float(value)) for value in row) for row in links),

@@ -14,7 +14,7 @@ MAX_SAMPLES = 2**53
 MAX_EPOCHS = 1_000_000
 
 
-class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class DataHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A machine that trains on the samples it holds."""
 
     name: str
@@ -33,7 +33,7 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Hosts, their links, and the length of the training."""
 
-    hosts: tuple[Host, ...]
+    hosts: tuple[DataHost, ...]
     bandwidth: tuple[tuple[float, ...], ...]
     """Bytes a second from the host of the row to the host of the column; 0: these two must not exchange data."""
     sample_bytes: float
@@ -90,7 +90,7 @@ class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         return MAX_SAMPLES if one.storage is None else one.storage - one.samples
 
 
-class Move(msgspec.Struct, frozen=True, rename={"sender": "from", "receiver": "to"}):
+class SampleMove(msgspec.Struct, frozen=True, rename={"sender": "from", "receiver": "to"}):
     """Samples that go from one host to another, both by name."""
 
     sender: str
@@ -115,7 +115,7 @@ def read_instance(data: bytes) -> Instance:
         raise BadRequest(f"no instance of hosts and links: {problem}{hint}") from None
 
 
-def _check(host: Host) -> None:
+def _check(host: DataHost) -> None:
     if not host.name or not host.name.isprintable():
         raise ValueError(f"a host's name is {host.name!r}; it needs at least one character, all of them printable")
     if host.samples < 0:

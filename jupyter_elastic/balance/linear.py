@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from jupyter_elastic.balance.instance import Instance
-from jupyter_elastic.balance.plan import Amounts, When, measure
+from jupyter_elastic.balance.transfer_plan import Amounts, When, measure
 from jupyter_elastic.types.errors import BadRequest
 
 GAP = 1e-3

@@ -12,7 +12,7 @@ import msgspec
 
 KEPT_S = 30 * 24 * 3600.0
 """Seconds after which a figure is no longer used."""
-MOST = 10_000
+MAX_SIZE = 10_000
 """Maximum number of remembered speeds, and of links: the newest."""
 
 
@@ -25,7 +25,7 @@ class Figure(msgspec.Struct, frozen=True):
     """Time of the measurement, in seconds since 1970."""
 
 
-class Speed(Figure, frozen=True):
+class HostSpeed(Figure, frozen=True):
     """The speed of a host in a workload."""
 
     workload: str
@@ -42,7 +42,7 @@ class Bandwidth(Figure, frozen=True):
 class Memory(msgspec.Struct, frozen=True):
     """All remembered figures."""
 
-    speeds: tuple[Speed, ...] = ()
+    speeds: tuple[HostSpeed, ...] = ()
     links: tuple[Bandwidth, ...] = ()
 
 
@@ -63,10 +63,10 @@ def bandwidth_of(memory: Memory, hosts: Sequence[str], now: float) -> tuple[tupl
 
 def with_speeds(memory: Memory, workload: str, hosts: Sequence[str], speeds: Sequence[float], now: float) -> Memory:
     """Return the memory after these speeds were measured."""
-    new = [Speed(v, now, workload, host) for host, v in zip(hosts, speeds, strict=True) if 0 < v < math.inf]
+    new = [HostSpeed(v, now, workload, host) for host, v in zip(hosts, speeds, strict=True) if 0 < v < math.inf]
     replaced = {(one.workload, one.host) for one in new}
     kept = [one for one in memory.speeds if (one.workload, one.host) not in replaced]
-    return msgspec.structs.replace(memory, speeds=(*kept, *new)[-MOST:])
+    return msgspec.structs.replace(memory, speeds=(*kept, *new)[-MAX_SIZE:])
 
 
 def with_links(memory: Memory, hosts: Sequence[str], bandwidth: Sequence[Sequence[float]], now: float) -> Memory:
@@ -79,7 +79,7 @@ def with_links(memory: Memory, hosts: Sequence[str], bandwidth: Sequence[Sequenc
     ]
     replaced = {(one.sender, one.receiver) for one in new}
     kept = [one for one in memory.links if (one.sender, one.receiver) not in replaced]
-    return msgspec.structs.replace(memory, links=(*kept, *new)[-MOST:])
+    return msgspec.structs.replace(memory, links=(*kept, *new)[-MAX_SIZE:])
 
 
 def _believed(figure: Figure, now: float) -> bool:

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from jupyter_elastic.balance.instance import Instance
-from jupyter_elastic.balance.plan import Plan, When
+from jupyter_elastic.balance.transfer_plan import TransferPlan, When
 from jupyter_elastic.types.errors import BadRequest
 
 PARTS = 20
@@ -25,7 +25,13 @@ class Training(msgspec.Struct, frozen=True):
 
 
 def simulate(
-    instance: Instance, plan: Plan, *, when: When = "before", steps: int = 100, noise: float = 0.0, seed: int = 0
+    instance: Instance,
+    plan: TransferPlan,
+    *,
+    when: When = "before",
+    steps: int = 100,
+    noise: float = 0.0,
+    seed: int = 0,
 ) -> Training:
     """Move the samples, then train; overlapped, the first epoch ends no sooner than the transfer.
 

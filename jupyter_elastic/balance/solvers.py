@@ -13,7 +13,7 @@ import numpy as np
 
 from jupyter_elastic.balance.instance import Instance
 from jupyter_elastic.balance.linear import linear
-from jupyter_elastic.balance.plan import Amounts, Plan, When, fits, made, measure
+from jupyter_elastic.balance.transfer_plan import Amounts, TransferPlan, When, fits, made, measure
 from jupyter_elastic.types.errors import BadRequest
 
 TARGETS, ROUNDS = 12, 3
@@ -96,7 +96,7 @@ _NAMED: dict[str, Solver] = {"none": none, "greedy": greedy, "lp": lp, "ilp": il
 SOLVERS = ("auto", *_NAMED)
 
 
-def solve(instance: Instance, solver: str = "auto", *, when: When = "before", budget_s: float = 5.0) -> Plan:
+def solve(instance: Instance, solver: str = "auto", *, when: When = "before", budget_s: float = 5.0) -> TransferPlan:
     """Make a plan, which is never slower than no transfer.
 
     Args:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-MOST = 16
+MAX_SIZE = 16
 _HEAD = ("host", "samples", "moved", "samples/s", "epoch", "waits")
 _CELL = "text-align:left;padding:1px 12px 1px 0;white-space:nowrap"
 _LINE = "margin:2px 0"
@@ -20,7 +20,7 @@ _BEFORE, _NOW = "var(--jp-ui-font-color3, #9e9e9e)", "var(--jp-brand-color1, #19
 
 
 @dataclass(frozen=True)
-class Row:
+class HostRow:
     """One host."""
 
     name: str
@@ -37,9 +37,9 @@ class Row:
         return samples / self.speed if self.speed else None
 
 
-def bundle(rows: Sequence[Row], words: str) -> dict[str, str]:
+def bundle(rows: Sequence[HostRow], words: str) -> dict[str, str]:
     """Return the table and the last decision, by MIME type."""
-    shown, more = rows[:MOST], len(rows) - MOST
+    shown, more = rows[:MAX_SIZE], len(rows) - MAX_SIZE
     table = [[row.name, *_figures(row)] for row in shown]
     rest = [f"and {more} more"] if more > 0 else []
     widths = [max(len(line[at]) for line in [list(_HEAD), *table]) for at in range(len(_HEAD))]
@@ -51,14 +51,14 @@ def bundle(rows: Sequence[Row], words: str) -> dict[str, str]:
     }
 
 
-def _html(rows: Sequence[Row], table: Sequence[Sequence[str]], below: Sequence[str]) -> str:
+def _html(rows: Sequence[HostRow], table: Sequence[Sequence[str]], below: Sequence[str]) -> str:
     held = [[float(row.before), float(row.now)] for row in rows]
     lasts = [[row.seconds(row.before) or 0.0, row.seconds(row.now) or 0.0] for row in rows]
-    most_held, longest = max(map(max, held), default=0.0), max(map(max, lasts), default=0.0)
+    max_held, longest = max(map(max, held), default=0.0), max(map(max, lasts), default=0.0)
     head = "".join(f'<th style="{_CELL}">{word}</th>' for word in _HEAD)
     lines = []
     for (name, samples, moved, speed, epoch, waits), samples_of, seconds_of in zip(table, held, lasts, strict=True):
-        with_bars = samples + _bars(samples_of, most_held), epoch + _bars(seconds_of, longest)
+        with_bars = samples + _bars(samples_of, max_held), epoch + _bars(seconds_of, longest)
         cells = escape(name), with_bars[0], moved, speed, with_bars[1], waits
         lines.append("<tr>" + "".join(f'<td style="{_CELL}">{cell}</td>' for cell in cells) + "</tr>")
     key = f"{_swatch(_BEFORE)} before {_swatch(_NOW)} now"
@@ -69,7 +69,7 @@ def _html(rows: Sequence[Row], table: Sequence[Sequence[str]], below: Sequence[s
     )
 
 
-def _figures(row: Row) -> list[str]:
+def _figures(row: HostRow) -> list[str]:
     moved = row.now - row.before
     before_s, now_s = row.seconds(row.before), row.seconds(row.now)
     epoch = "" if before_s is None or now_s is None else _changed(f"{before_s:.3g} s", f"{now_s:.3g} s")

@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from jupyter_elastic.client import Client
-from jupyter_elastic.client.requests import expect
-from jupyter_elastic.platform import plugins
+from jupyter_elastic.client.open_requests import expect
+from jupyter_elastic.platform import entry_points
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types.errors import BadRequest, ElasticError
@@ -48,7 +48,7 @@ class Command(NamedTuple):
 
 def names() -> list[str]:
     """Return the names of all installed commands, sorted. BadRequest when the package was not installed as one."""
-    found = sorted(plugins.installed(GROUP))
+    found = sorted(entry_points.installed(GROUP))
     if not found:
         raise BadRequest("no command is installed; install the package again: pip install jupyter-elastic")
     return found
@@ -56,7 +56,7 @@ def names() -> list[str]:
 
 def load(name: str) -> Command | Main:
     """Return the command of this name. BadRequest when its package is broken, or two packages have one of this name."""
-    command: Command | Main = plugins.load(plugins.installed(GROUP)[name], BadRequest)
+    command: Command | Main = entry_points.load(entry_points.installed(GROUP)[name], BadRequest)
     return command
 
 

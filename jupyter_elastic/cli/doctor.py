@@ -19,17 +19,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.filesize import decimal as human
 
-from jupyter_elastic.cli import hosts
-from jupyter_elastic.cli.admin import drained
+from jupyter_elastic.cli import host_commands
+from jupyter_elastic.cli.admin_commands import drained
 from jupyter_elastic.cli.commands import print_json, table
 from jupyter_elastic.client import Client, services
-from jupyter_elastic.client.requests import expect
+from jupyter_elastic.client.open_requests import expect
 from jupyter_elastic.driver.engine import Engine, Finding
 from jupyter_elastic.forkserver import parents
 from jupyter_elastic.jobfiles import captures
 from jupyter_elastic.jobfiles.payload import Payload
 from jupyter_elastic.kernel import submission
-from jupyter_elastic.platform import endpoints, paths, plugins
+from jupyter_elastic.platform import endpoints, entry_points, paths
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types.errors import ElasticError, EngineError
 
@@ -182,10 +182,11 @@ def check_captures() -> Finding:
     jobs = paths.jobs_dir()
     count, size = captures.on_disk(jobs)
     found = (
-        f"{human(size)} of {count} jobs in {jobs}; they go a day after their job's end, beyond {human(captures.MOST)} "
+        f"{human(size)} of {count} jobs in {jobs}; they go a day after their job's end, or beyond "
+        f"{human(captures.MAX_SIZE)} "
         "sooner (output and results stay)"
     )
-    if size > 2 * captures.MOST:
+    if size > 2 * captures.MAX_SIZE:
         advice = "jobs that are not over hold most of it, or no agent runs: any cell starts one"
         return Finding("captures", "warning", found, advice)
     return Finding("captures", "ok", found)
@@ -195,7 +196,7 @@ def check_warm_parents() -> Finding:
     """Report the parents that are kept warm for this user in this pool."""
     kept = parents.found(paths.runtime_dir(), kinds=(parents.WORKERS,))
     size = human(sum(parent.memory for parent in kept))
-    limit = f"at most {parents.most()} and {human(parents.most_memory())}, or what the pool allows"
+    limit = f"at most {parents.most()} and {human(parents.max_memory())}, or what the pool allows"
     return Finding("warm parents", "ok", f"{len(kept)} take {size}; {limit}" if parents.wanted() else "not wanted")
 
 
@@ -208,9 +209,9 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
 def _engines() -> list[type[Engine]]:
     """Return the installed engines; `check_engines` reports those that can't be loaded."""
     found = []
-    for entries in plugins.installed(plugins.ENGINES).values():
+    for entries in entry_points.installed(entry_points.ENGINES).values():
         with contextlib.suppress(EngineError):
-            found.append(plugins.load(entries))
+            found.append(entry_points.load(entries))
     return found
 
 
@@ -238,7 +239,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     with Console(stderr=True).status("checking: importing frameworks takes some seconds"):  # on terminals only
         findings = examine([engine.examine for engine in _engines() if hasattr(engine, "examine")])
-        findings += hosts.examine() if options.hosts else []
+        findings += host_commands.examine() if options.hosts else []
     (print_json if options.json else _show)(findings)
     return int(any(finding.status == "error" for finding in findings))
 

@@ -90,12 +90,12 @@ class LineMagics(Magics):
 
     def _show_pool(self, arguments: list[str]) -> None:
         """Show the live pool, with the picker open after `policy`; below it the form that the saved file keeps."""
-        from jupyter_elastic.cli import pool
-        from jupyter_elastic.widgets.pool import PoolWidget
+        from jupyter_elastic.cli import pool_commands
+        from jupyter_elastic.widgets.pool_widget import PoolWidget
 
         client = self._cells.client
         text, picture = main.text(arguments or ["status"], client), main.text(["pool"], client)
-        screen = pool.read(KEPT_JOBS)
+        screen = pool_commands.read(KEPT_JOBS)
         if problem := commands.attention(client()):
             print(f"attention: {visible(problem)}")
         widget = PoolWidget(picking=arguments == ["policy"])
@@ -111,15 +111,15 @@ class LineMagics(Magics):
 
     def _show_timeline(self, line: str) -> None:
         """Show the timeline as a picture, which the saved file keeps."""
-        from jupyter_elastic.cli import timeline
-        from jupyter_elastic.widgets import timeline_page
+        from jupyter_elastic.cli import timeline_command
+        from jupyter_elastic.views import timeline_page
 
         given = main.parsed(line)
         if given is None:
             return
-        look = timeline.look_of(given)
+        look = timeline_command.look_of(given)
         self._cells.client()
-        screen = timeline.read(look)
-        bundle = {"text/plain": timeline.text(screen), "text/html": timeline_page.html(screen)}
+        screen = timeline_command.read(look)
+        bundle = {"text/plain": timeline_command.text(screen), "text/html": timeline_page.html(screen)}
         saved = {"look": msgspec.to_builtins(look), "screen": msgspec.to_builtins(screen)}
         show({**bundle, TIMELINE_MIME: saved}, raw=True)

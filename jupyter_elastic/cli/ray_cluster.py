@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from jupyter_elastic.driver import reach
-from jupyter_elastic.platform.hosts_file import HostAddress
-from jupyter_elastic.protocol.ray import RayNode
+from jupyter_elastic.hostfiles.hosts_file import HostAddress
+from jupyter_elastic.hosts import host_url
+from jupyter_elastic.protocol.ray_messages import RayNode
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 ASK_S = 90.0
@@ -20,7 +20,9 @@ ASK_S = 90.0
 def nodes(cluster: str) -> list[RayNode]:
     """Return the live nodes of the cluster with this address. EngineError without an answer."""
     try:
-        done = subprocess.run(reach.ray_bridge(cluster), stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_S)  # noqa: PLW1510
+        done = subprocess.run(
+            host_url.ray_bridge(cluster), stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_S, check=False
+        )
     except subprocess.TimeoutExpired:
         raise EngineError(f"the Ray cluster at {cluster} does not answer within {ASK_S:g} s") from None
     try:
@@ -43,7 +45,7 @@ def hosts(told: HostAddress, most: int | None, found: Iterable[RayNode]) -> tupl
     Raises:
         BadRequest: There is no such node.
     """
-    cluster, one = reach.ray_node(told.reach)
+    cluster, one = host_url.ray_node(told.url)
     offered = [node for node in found if not node.here and _offer(node) and one in {"", node.address, node.id}]
     many = Counter(node.address for node in offered)
     if not offered:
@@ -59,7 +61,7 @@ def hosts(told: HostAddress, most: int | None, found: Iterable[RayNode]) -> tupl
             msgspec.structs.replace(
                 told,
                 name=told.name if one else f"{told.name}-{called[:40]}",
-                reach=f"ray://{cluster}/{one or called}",
+                url=f"ray://{cluster}/{one or called}",
                 slots=slots,
                 devices=("unknown",) * slots if node.gpus >= 1 else (),
             )
@@ -69,7 +71,7 @@ def hosts(told: HostAddress, most: int | None, found: Iterable[RayNode]) -> tupl
 
 def of_cluster(name: str, all_hosts: Iterable[HostAddress]) -> set[str]:
     """Return the names of those hosts that are nodes of the cluster with this name."""
-    return {host.name for host in all_hosts if host.name.startswith(f"{name}-") and all(reach.ray_node(host.reach))}
+    return {host.name for host in all_hosts if host.name.startswith(f"{name}-") and all(host_url.ray_node(host.url))}
 
 
 def _offer(node: RayNode) -> int:

@@ -19,8 +19,8 @@ from zmq.asyncio import Context, Socket
 from zmq.utils.monitor import parse_monitor_message
 
 from jupyter_elastic.client import registration, services
-from jupyter_elastic.client.requests import Requests, expect
-from jupyter_elastic.client.subscriptions import Subscriptions
+from jupyter_elastic.client.event_subscriptions import EventSubscriptions
+from jupyter_elastic.client.open_requests import Requests, expect
 from jupyter_elastic.platform import endpoints
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import AnyEffect, Event, JobEnded, JobId, JobInfo, JobSpec
@@ -64,7 +64,7 @@ class AsyncClient:
         self._choice = endpoints.choose(endpoint)
         self._requests = Requests()
         self._window = asyncio.Semaphore(OPEN)
-        self._subscriptions = Subscriptions(self._request, self._requests.__contains__)
+        self._subscriptions = EventSubscriptions(self._request, self._requests.__contains__)
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
         self._orders: asyncio.Queue[AnyEffect | None] = asyncio.Queue()
         self._hello: int | None = None
@@ -106,7 +106,7 @@ class AsyncClient:
             self._secure(socket, self._where.server_key)
             socket.connect(self._where.endpoint)
         if self.role == "agent":
-            jobs.append(self._beat())
+            jobs.append(self._send_heartbeats())
         self._tasks = [asyncio.create_task(job) for job in jobs]
         return self
 
@@ -370,7 +370,7 @@ class AsyncClient:
         self._requests.fail(problem)
         self._subscriptions.fail(problem)
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             if self.connected:

@@ -32,12 +32,11 @@ from jupyter_elastic.client import services
 from jupyter_elastic.client.blocking import Client
 from jupyter_elastic.client.callbacks import Callbacks
 from jupyter_elastic.client.job import Job, find, results_of
+from jupyter_elastic.client.open_requests import expect
 from jupyter_elastic.client.pickling import outcome, pickled, pickled_arguments, pickled_function
-from jupyter_elastic.client.requests import expect
-from jupyter_elastic.jobfiles import functions as files
-from jupyter_elastic.jobfiles.environment import environment, search_path
-from jupyter_elastic.jobfiles.functions import (
-    Begun,
+from jupyter_elastic.jobfiles import call_files as files
+from jupyter_elastic.jobfiles.call_files import (
+    BegunCalls,
     Body,
     CallKind,
     CallWriter,
@@ -45,6 +44,7 @@ from jupyter_elastic.jobfiles.functions import (
     ResultReader,
 )
 from jupyter_elastic.jobfiles.payload import Payload, create_job_folder, remove_job_folder
+from jupyter_elastic.jobfiles.submit_environment import environment, search_path
 from jupyter_elastic.platform import paths, processes
 from jupyter_elastic.platform.python_path import PACKAGE
 from jupyter_elastic.protocol import wire
@@ -59,7 +59,7 @@ AHEAD = 1_000
 """Chunks that `map` submits before the first of their results is taken."""
 PAUSE_S = (0.001, 0.02)
 """Seconds between reads of the results: at first, and when none has come for a while."""
-LOOK_S = 1.0
+POLL_S = 1.0
 """Seconds between checks whether a job has ended whose results are waited for."""
 ANSWER_S = 5.0
 TRIES_S = 60.0
@@ -108,7 +108,7 @@ class Future(concurrent.futures.Future[_T]):
     def running(self) -> bool:
         """Return whether a worker has started the call and not finished it."""
         run = self._run
-        return run is not None and not self.done() and run.begun.state(self._number) == Begun.RUNS
+        return run is not None and not self.done() and run.begun.state(self._number) == BegunCalls.RUNS
 
     @property
     def written(self) -> bool:
@@ -168,7 +168,7 @@ class _Run:
         self.folder, self.setting = folder, setting
         self._changed = _own_modules()
         self.writer = CallWriter(folder)
-        self.begun = Begun(folder)
+        self.begun = BegunCalls(folder)
         self.results = ResultReader(folder)
         self.futures: dict[int, Future[Any]] = {}
         self.job: Job
@@ -451,17 +451,17 @@ class Functions(concurrent.futures.Executor):
     # --- the thread that writes, reads and looks
 
     def _work(self) -> None:
-        pause_s, looked_at = PAUSE_S[0], time.monotonic()
+        pause_s, polled_at = PAUSE_S[0], time.monotonic()
         try:
             while self._wait(pause_s):
                 wrote = self._write()
                 found = self._collect()
                 pause_s = PAUSE_S[0] if wrote or found else min(1.5 * pause_s, PAUSE_S[1])
                 if found:
-                    looked_at = time.monotonic()
-                elif time.monotonic() - looked_at > LOOK_S:
+                    polled_at = time.monotonic()
+                elif time.monotonic() - polled_at > POLL_S:
                     self._look()
-                    looked_at = time.monotonic()
+                    polled_at = time.monotonic()
         except BaseException as problem:
             self._fail_all(problem)
             raise
@@ -520,7 +520,7 @@ class Functions(concurrent.futures.Executor):
             for number, future in new.items():
                 if future.cancelled():
                     run.begun.cancel(number)
-                if run.begun.state(number) == Begun.CANCELLED:
+                if run.begun.state(number) == BegunCalls.CANCELLED:
                     self._outstanding -= 1
                 else:
                     run.futures[number] = future
@@ -721,8 +721,8 @@ def _plain(fn: Callable[..., _T]) -> Callable[..., _T]:
 
 
 def _checked(retries: int) -> int:
-    if not 0 <= retries <= files.MOST_RETRIES:
-        raise BadNumber(f"retries={retries}: give a number from 0 to {files.MOST_RETRIES}")
+    if not 0 <= retries <= files.MAX_RETRIES:
+        raise BadNumber(f"retries={retries}: give a number from 0 to {files.MAX_RETRIES}")
     return retries
 
 

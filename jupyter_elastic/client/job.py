@@ -18,9 +18,9 @@ from msgspec import UNSET, UnsetType
 
 from jupyter_elastic.client.blocking import Client
 from jupyter_elastic.client.job_model import JobModel, SizePoint
-from jupyter_elastic.client.requests import expect
+from jupyter_elastic.client.open_requests import expect
 from jupyter_elastic.jobfiles import failure, results, usage
-from jupyter_elastic.jobfiles.job_folder import MOST, JobFolder
+from jupyter_elastic.jobfiles.job_folder import MAX_SIZE, JobFolder
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import ENDED, JobId, JobInfo, Phase, Progress
 from jupyter_elastic.types.errors import (
@@ -34,7 +34,7 @@ from jupyter_elastic.types.errors import (
 
 BACKGROUND = "background"
 """File in a job's folder that lets the cell that waits for the job go on."""
-MOST_SLOTS = 100_000
+MAX_SLOTS = 100_000
 """Maximum number of slots of any pool (`JobSpec`)."""
 MANY = 10_000
 """Number of jobs that a pool remembers."""
@@ -147,7 +147,7 @@ class Job:
             if rank in ranks or not ranks:
                 return ""
             raise NotFound(f"job {self.id} has no rank {rank}; there are {ranks}") from None
-        cut = "" if files.own or len(data) < MOST else "[what was printed before is only in the file]\n"
+        cut = "" if files.own or len(data) < MAX_SIZE else "[what was printed before is only in the file]\n"
         return cut + files.text(data.decode(errors="replace"))
 
     def wait(self, timeout: float | None = None) -> Phase:
@@ -341,7 +341,7 @@ def find(client: Client, word: str, *, one: bool = False) -> tuple[Job, str]:
 
 def check_size(client: Client, least: int) -> None:
     """Raise BadRequest when no pool can have `least` slots; the pool itself judges smaller numbers."""
-    if least <= MOST_SLOTS:
+    if least <= MAX_SLOTS:
         return
     hosts = expect(client.ask(wire.ListHosts()), wire.Hosts)
     many = len(hosts.slots)
@@ -362,7 +362,7 @@ def slot_range(slots: int | str | tuple[int, int]) -> tuple[int, int]:
         raise BadRequest(f"--gpus {slots}: a job needs at least 1 slot")
     if high < low:
         raise BadRequest(f"--gpus {slots}: the first number is the least and must not be above the second")
-    return low, high if low > MOST_SLOTS else min(high, MOST_SLOTS)
+    return low, high if low > MAX_SLOTS else min(high, MAX_SLOTS)
 
 
 class Values(dict[str, Any]):

@@ -23,9 +23,9 @@ from typing import Any
 import msgspec
 from cloudpickle import cloudpickle
 
+from jupyter_elastic.jobfiles import call_files as files
 from jupyter_elastic.jobfiles import code_by_value
-from jupyter_elastic.jobfiles import functions as files
-from jupyter_elastic.jobfiles.functions import Body, Piece, Raised, Result, ResultKind
+from jupyter_elastic.jobfiles.call_files import Body, CallResult, Piece, Raised, ResultKind
 from jupyter_elastic.jobfiles.names_used import globals_read
 from jupyter_elastic.jobfiles.payload import ClassUnpickler
 from jupyter_elastic.types.errors import BadRequest, ElasticError, JobFailed, PackagingError, described
@@ -108,7 +108,7 @@ def loads(data: bytes) -> Any:
         reader.memo.clear()  # it holds the reader, and what was read, in a ring
 
 
-def outcome(result: Result) -> tuple[BaseException | None, Any]:
+def outcome(result: CallResult) -> tuple[BaseException | None, Any]:
     """Return the exception or the value of a call, as its worker has left it.
 
     Unpickling may run anything, `sys.exit` too, mostly in the one thread that reads all results: only this call fails.

@@ -20,24 +20,26 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from jupyter_elastic.driver import reach
-from jupyter_elastic.driver.agent_keeper import AgentKeeper
-from jupyter_elastic.driver.agents import Agents
+from jupyter_elastic.driver.agent_connections import AgentConnections
+from jupyter_elastic.driver.agent_watchdog import AgentWatchdog
 from jupyter_elastic.driver.engine import AttemptContext, Engine
-from jupyter_elastic.driver.lease import COMMIT_S, TERM_S, Lease
+from jupyter_elastic.driver.lease import COMMIT_S, TERM_S, AttemptLease
 from jupyter_elastic.driver.orders import Orders, ended_by
 from jupyter_elastic.driver.records import Records
-from jupyter_elastic.driver.remote_hand import installed
 from jupyter_elastic.driver.reports import Reports
-from jupyter_elastic.driver.usage_sampler import UsageSampler, UseElsewhere
-from jupyter_elastic.forkserver import workers
-from jupyter_elastic.forkserver.client import our_source
+from jupyter_elastic.driver.usage_sampler import UsageSampler
+from jupyter_elastic.forkserver import forked_workers
+from jupyter_elastic.forkserver.fork_client import our_source
+from jupyter_elastic.hostfiles import hosts_file, shared_hosts
+from jupyter_elastic.hostfiles.hosts_file import HostAddress
+from jupyter_elastic.hosts import host_url
+from jupyter_elastic.hosts.host_connection import installed
+from jupyter_elastic.hosts.remote_usage import RemoteUsage
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME, AttemptFolder
-from jupyter_elastic.platform import hosts_file, paths, plugins, private_files, processes, shared_hosts
+from jupyter_elastic.platform import entry_points, paths, private_files, processes
 from jupyter_elastic.platform.enforced_end import KillTimer, make_fifo
-from jupyter_elastic.platform.hosts_file import HostAddress
-from jupyter_elastic.protocol.driver import DriverStarted, LeaseRenewed
-from jupyter_elastic.protocol.hand import FRAMEWORKS
+from jupyter_elastic.protocol.driver_messages import DriverStarted, LeaseRenewed
+from jupyter_elastic.protocol.host_agent_messages import FRAMEWORKS
 from jupyter_elastic.types import (
     SAVE_GRACE_S,
     AttemptOrder,
@@ -69,7 +71,7 @@ log = logging.getLogger(__name__)
 
 def preload() -> None:
     """Load every engine before drivers are forked. The driver that needs an engine reports it if it can't be loaded."""
-    for name in plugins.installed(plugins.ENGINES):
+    for name in entry_points.installed(entry_points.ENGINES):
         with contextlib.suppress(Exception):
             load_engine(name)  # the forked drivers inherit the modules that `missing` searches
     installed(FRAMEWORKS)  # and those that `installed` imports
@@ -95,11 +97,11 @@ def _check_servers(engine: Engine, servers: int) -> None:
 
 @functools.cache
 def _load(name: str) -> type[Engine]:
-    found = plugins.installed(plugins.ENGINES)
+    found = entry_points.installed(entry_points.ENGINES)
     if name not in found:
         have = ", ".join(sorted(found)) or "none"
         raise EngineError(f"there is no engine {name!r} in {sys.prefix}; installed: {have}. Choose one with --engine")
-    engine: type[Engine] = plugins.load(found[name])
+    engine: type[Engine] = entry_points.load(found[name])
     return engine
 
 
@@ -111,17 +113,17 @@ class Driver:
         self.launch = launch
         self.runtime = runtime
         self.orders = Orders(launch)
-        self._elsewhere = set(launch.elsewhere)
+        self._remote_hosts = set(launch.remote_hosts)
         """Hosts of the attempt's slots that are other machines than the daemon's."""
         self._ways: dict[str, HostAddress] = {}
         """The URLs of hosts, by name, as last read."""
         self.reports = Reports(launch)
         self._records = Records(folder, launch, self._pids)
-        self._agents = Agents(self.snapshot, self.accept)
-        self._keeper = AgentKeeper(launch.spec.python, self._agents.came)
+        self._agents = AgentConnections(self.snapshot, self.accept)
+        self._agent_watchdog = AgentWatchdog(launch.spec.python, self._agents.came)
         self._thread = threading.get_ident()
         self._loop: asyncio.AbstractEventLoop
-        self._lease = Lease(launch.lease_s, renewed_at) if launch.lease_s else None
+        self._lease = AttemptLease(launch.lease_s, renewed_at) if launch.lease_s else None
         self._lease_end: asyncio.TimerHandle | None = None
         self._end_grace_s = END_GRACE_S
         self._kill: KillTimer
@@ -154,9 +156,13 @@ class Driver:
         if agent is not None:
             self._first = asyncio.create_task(self._agents.serve(*await asyncio.open_connection(sock=agent)))
         sampler = UsageSampler(
-            self.folder.job_folder, self._pids, lambda: self.orders.devices, self._waits, elsewhere=self._use_elsewhere
+            self.folder.job_folder,
+            self._pids,
+            lambda: self.orders.devices,
+            self._waits,
+            remote_usage=self._remote_usage,
         )
-        work = (self._run_engine(), self._records.keep_processes(), sampler.run(), self._keeper.run())
+        work = (self._run_engine(), self._records.keep_processes(), sampler.run(), self._agent_watchdog.run())
         tasks = [asyncio.create_task(one) for one in work]
         await self._over.wait()
         for task in tasks:
@@ -248,7 +254,7 @@ class Driver:
             min_slots=self.launch.spec.min_slots,
             fifo=str(self.runtime / FIFO_NAME) if self._lease is not None else "",
             shared=self._lease is not None,
-            most_workers=self.launch.spec.most_workers,
+            max_workers=self.launch.spec.max_workers,
             hosts=self._hosts(),
             find_hosts=self._hosts,
         )
@@ -259,20 +265,20 @@ class Driver:
         A host of the job that can't be read now, and never was before, gets no URL: the job loses that host alone.
         """
         file = shared_hosts.path() if self._lease is not None else paths.state_dir() / hosts_file.NAME
-        no_way = dict.fromkeys(self._elsewhere, f"{file}, which its user's drivers read, does not name it")
+        without_url = dict.fromkeys(self._remote_hosts, f"{file}, which its user's drivers read, does not name it")
         hosts: tuple[HostAddress, ...] = ()
         try:
             hosts = hosts_file.read(paths.state_dir()) if self._lease is None else shared_hosts.read()
         except BadRequest as problem:
-            no_way |= dict.fromkeys(self._elsewhere, str(problem))
+            without_url |= dict.fromkeys(self._remote_hosts, str(problem))
         for host in hosts:
             try:
-                reach.check(host)
+                host_url.check(host)
             except BadRequest as problem:
-                no_way[host.name] = str(problem)
+                without_url[host.name] = str(problem)
             else:
                 self._ways[host.name] = host
-        unknown = [reach.no_way(name, why) for name, why in no_way.items() if name not in self._ways]
+        unknown = [host_url.without_url(name, why) for name, why in without_url.items() if name not in self._ways]
         return (*self._ways.values(), *unknown)
 
     def _pids(self) -> list[processes.ProcessId]:
@@ -285,8 +291,8 @@ class Driver:
     def _waits(self) -> str:
         return str(getattr(self._engine, "waits", str)())  # no engine yet, or an engine without `waits`
 
-    def _use_elsewhere(self) -> UseElsewhere:
-        found: UseElsewhere = getattr(self._engine, "use_elsewhere", UseElsewhere)()  # see `_waits`
+    def _remote_usage(self) -> RemoteUsage:
+        found: RemoteUsage = getattr(self._engine, "remote_usage", RemoteUsage)()  # see `_waits`
         return found
 
     # --- the agent
@@ -299,7 +305,7 @@ class Driver:
             log.warning("an order for another attempt: %s", order)
         elif self.orders.accept(order):
             if not isinstance(order, Stop):
-                self._elsewhere.update(order.elsewhere)
+                self._remote_hosts.update(order.remote_hosts)
                 self.reports.leased_again(order.slots)
             self._ordered.set()
 
@@ -314,11 +320,11 @@ class Driver:
 
     # --- the lease
 
-    def _renew(self, asked_at: float) -> None:
-        if self._lease is not None and self._lease.renew(asked_at, time.monotonic()):
+    def _renew(self, requested_at: float) -> None:
+        if self._lease is not None and self._lease.renew(requested_at, time.monotonic()):
             self._keep_lease(self._lease)
 
-    def _keep_lease(self, lease: Lease) -> None:
+    def _keep_lease(self, lease: AttemptLease) -> None:
         """End the attempt when the lease runs out; the kernel does so if this process fails to."""
         self._kill.set(lease.killed_at)
         if self._lease_end is not None:
@@ -342,7 +348,7 @@ class Driver:
         if left:
             log.warning("ending %d processes that the engine left", len(left))
             await processes.end(left, self._end_grace_s)
-            await workers.cleared()
+            await forked_workers.cleared()
         try:
             self.folder.write_exit(self.reports.exit)
             linger_s, alone = LINGER_S, False
@@ -351,7 +357,7 @@ class Driver:
             linger_s, alone = UNWRITTEN_LINGER_S, not self._agents
         self._all_gone = True
         self._agents.send(self.reports.exit)
-        await self._keeper.replace_killed()  # else no agent would report that the slots are free
+        await self._agent_watchdog.replace_killed()  # else no agent would report that the slots are free
         since = time.monotonic()
         while (self._agents or alone) and time.monotonic() - since < linger_s:
             alone = alone and not self._agents
@@ -363,7 +369,7 @@ def prepare() -> asyncio.Runner:
     """Set up logging, the adoption of processes that workers leave, and an event loop."""
     level = os.environ.get(LOG_VARIABLE, "INFO")
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
-    workers.adopt()
+    forked_workers.adopt()
     return new_runner()
 
 

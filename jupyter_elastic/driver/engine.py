@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from jupyter_elastic.platform.hosts_file import HostAddress
+from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.types import JobId, Report, SlotId
 
 SendReport: TypeAlias = Callable[[Report], None]
@@ -34,7 +34,7 @@ class AttemptContext(Struct, frozen=True, kw_only=True):
     min_slots: int = 1
     shared: bool = False
     """True if the pool's slots are leased to several people."""
-    most_workers: int = 0
+    max_workers: int = 0
     """Maximum number of workers of the job; 0 if unknown."""
     fifo: str = ""
     """FIFO of an attempt with a lease: a process that reads it is killed with the driver (`platform.enforced_end`)."""

@@ -15,7 +15,7 @@ TERM_S = 1.0
 """Seconds between SIGTERM and SIGKILL for workers that stayed; the rest of `GRACE_S` is for the driver's report."""
 
 
-class Lease:
+class AttemptLease:
     """The lease of one attempt."""
 
     def __init__(self, term_s: float, renewed_at: float) -> None:
@@ -27,9 +27,9 @@ class Lease:
         """Time at which the kernel kills what is left."""
         return self.until + GRACE_S
 
-    def renew(self, asked_at: float, now: float) -> bool:
+    def renew(self, requested_at: float, now: float) -> bool:
         """Renew the lease; return True if it lasts longer now. A lease that has run out stays so."""
-        until = asked_at + self._term_s
+        until = requested_at + self._term_s
         if now >= self.until or until <= self.until:
             return False
         self.until = until

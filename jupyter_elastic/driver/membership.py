@@ -36,8 +36,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from jupyter_elastic.driver.places import OUT, WAITING, Place, after
-from jupyter_elastic.protocol.worker import RendezvousPoint
+from jupyter_elastic.driver.members import OUT, WAITING, MemberState, after
+from jupyter_elastic.protocol.worker_messages import RendezvousPoint
 from jupyter_elastic.types import SlotId
 
 DEATHS = 10
@@ -57,7 +57,7 @@ STEADY = 300
 
 
 @dataclass(frozen=True)
-class Fork:
+class StartMember:
     """Start worker `name` on `slot`; `rank` of `size` is its probable rank."""
 
     name: str
@@ -69,7 +69,7 @@ class Fork:
 
 
 @dataclass(frozen=True)
-class Private:
+class FormPrivateGroup:
     """Let this joining worker initialise a world of its own, in which it believes to be `rank` of `size` already."""
 
     name: str
@@ -80,7 +80,7 @@ class Private:
 
 
 @dataclass(frozen=True)
-class Go:
+class FormGroup:
     """Start a round: `members` in the order of their ranks."""
 
     round: int
@@ -93,7 +93,7 @@ class Go:
 
 
 @dataclass(frozen=True)
-class Removed:
+class RemoveMember:
     """Let this worker, which waits at the rendezvous, leave with exit code 0."""
 
     name: str
@@ -102,7 +102,7 @@ class Removed:
 
 
 @dataclass(frozen=True)
-class Update:
+class CallMember:
     """Call this member to the rendezvous."""
 
     name: str
@@ -162,7 +162,19 @@ class GiveUp:
     why: Literal["not elastic", "host lost", "too often", "left early"]
 
 
-Action: TypeAlias = Fork | Private | Go | Removed | Update | Kill | Drop | Restart | Release | Settled | GiveUp
+Action: TypeAlias = (
+    StartMember
+    | FormPrivateGroup
+    | FormGroup
+    | RemoveMember
+    | CallMember
+    | Kill
+    | Drop
+    | Restart
+    | Release
+    | Settled
+    | GiveUp
+)
 
 
 # --- the machine ------------------------------------------------------------------------------------------------------
@@ -173,7 +185,7 @@ class _Worker:
     name: str
     slot: SlotId
     age: int
-    place: Place = Place.WORKING
+    place: MemberState = MemberState.WORKING
     round: int = 0
     """The last round that the worker was let into; 0: none yet."""
     has_state: bool = False
@@ -182,7 +194,7 @@ class _Worker:
     """Number of the training, within the cell, that the worker has come to."""
     new: bool = False
     """True if a group existed before the worker, and the worker has not taken a step with it."""
-    promise: tuple[int, int] | None = None
+    reserved_rank: tuple[int, int] | None = None
     """Reserved rank of a joining worker, and the group's size."""
     early: bool = False
     """True if the worker joined by a collective before `elastic.run`, and has not come to `elastic.run` yet."""
@@ -407,7 +419,7 @@ class Membership:
         if self._broken is not None and self._settled < self.round:
             self._broken += 1
             if self._broken > PATIENCE:
-                actions += [Kill(w.name) for w in self._members() if w.place == Place.JOINING]
+                actions += [Kill(w.name) for w in self._members() if w.place == MemberState.JOINING]
         return actions
 
     # questions
@@ -435,7 +447,7 @@ class Membership:
     @property
     def forms(self) -> bool:
         """True while a group forms: not all its members have joined."""
-        return any(worker.place == Place.JOINING for worker in self._workers.values())
+        return any(worker.place == MemberState.JOINING for worker in self._workers.values())
 
     @property
     def living(self) -> tuple[str, ...]:
@@ -450,12 +462,12 @@ class Membership:
     def removed(self, name: str) -> bool:
         """Return True if this worker was asked to leave, or ended because it is not wanted."""
         worker = self._workers.get(name)
-        return worker is not None and worker.place == Place.LEAVING
+        return worker is not None and worker.place == MemberState.LEAVING
 
     def stands(self, name: str) -> bool:
         """Return True if this worker has joined the present round and has not come back to the rendezvous."""
         worker = self._workers.get(name)
-        return worker is not None and worker.round == self.round and worker.place == Place.JOINED
+        return worker is not None and worker.round == self.round and worker.place == MemberState.JOINED
 
     # consequences
 
@@ -493,8 +505,8 @@ class Membership:
 
     def _settle(self) -> list[Action]:
         """Report a complete group once for each round, and once for each command that the group fulfils."""
-        members = [w for w in self._workers.values() if w.round == self.round and w.place != Place.LEAVING]
-        if not self.round or not members or any(w.waits or w.place == Place.JOINING for w in members):
+        members = [w for w in self._workers.values() if w.round == self.round and w.place != MemberState.LEAVING]
+        if not self.round or not members or any(w.waits or w.place == MemberState.JOINING for w in members):
             return []
         if self._broken is not None:
             return []  # a member died in the join: the round never existed, workers that got through come back
@@ -519,10 +531,13 @@ class Membership:
                 worker = _Worker(f"w{self._born}", slot, self._born, new=newcomer)
                 self._born += 1
                 self._workers[worker.name] = worker
-                rank = sum(1 for w in self._workers.values() if w.slot in self.wanted and w.place != Place.LEAVING) - 1
+                rank = (
+                    sum(1 for w in self._workers.values() if w.slot in self.wanted and w.place != MemberState.LEAVING)
+                    - 1
+                )
                 if self._entered:
-                    rank, _ = worker.promise = self._promise()
-                actions.append(Fork(worker.name, slot, rank, len(self.wanted), newcomer=newcomer))
+                    rank, _ = worker.reserved_rank = self._reserve_rank()
+                actions.append(StartMember(worker.name, slot, rank, len(self.wanted), newcomer=newcomer))
         return actions
 
     def _refuse(self, worker: _Worker) -> list[Action]:
@@ -544,16 +559,20 @@ class Membership:
         """Return the members that are to stay."""
         return [w for w in self._members() if w.slot in self.wanted or self.finishing]
 
-    def _promise(self) -> tuple[int, int]:
+    def _reserve_rank(self) -> tuple[int, int]:
         """Reserve a joining worker's rank in the group of all wanted workers; members can be renumbered."""
-        taken = {w.promise[0] for w in self._newcomers() if w.promise is not None and w.place != Place.LEAVING}
+        taken = {
+            w.reserved_rank[0]
+            for w in self._newcomers()
+            if w.reserved_rank is not None and w.place != MemberState.LEAVING
+        }
         return next(rank for rank in itertools.count(len(self._kept())) if rank not in taken), len(self.wanted)
 
     def _holds(self, worker: _Worker) -> bool:
         """Return True if a joining worker's reserved rank is still right: rank 0 is for a holder of state."""
-        if worker.promise is None:
+        if worker.reserved_rank is None:
             return True
-        rank, size = worker.promise
+        rank, size = worker.reserved_rank
         return size == len(self.wanted) and (rank > 0 or not self._kept())
 
     def _dismiss(self) -> list[Action]:
@@ -564,10 +583,10 @@ class Membership:
         actions: list[Action] = []
         for worker in self._newcomers():
             unwanted = worker.slot not in self.wanted or not self._holds(worker)
-            late = self.finishing and self.round and worker.place != Place.DONE and not self.resumable
+            late = self.finishing and self.round and worker.place != MemberState.DONE and not self.resumable
             if worker.out or not (unwanted or late):
                 continue
-            action = Removed(worker.name) if worker.waits else Kill(worker.name)
+            action = RemoveMember(worker.name) if worker.waits else Kill(worker.name)
             worker.move(type(action).__name__)
             actions.append(action)
         return actions
@@ -579,11 +598,11 @@ class Membership:
         actions: list[Action] = []
         training = min((member.training for member in self._members()), default=0)
         for worker in self._newcomers():
-            behind = worker.place == Place.RUN and worker.training < training
-            if worker.place == Place.INIT or behind or (worker.place == Place.COLLECTIVE and self.alone):
-                worker.move("Private")
-                worker.promise = worker.promise or self._promise()
-                actions.append(Private(worker.name, *worker.promise, alone=self.alone))
+            behind = worker.place == MemberState.RUN and worker.training < training
+            if worker.place == MemberState.INIT or behind or (worker.place == MemberState.COLLECTIVE and self.alone):
+                worker.move("FormPrivateGroup")
+                worker.reserved_rank = worker.reserved_rank or self._reserve_rank()
+                actions.append(FormPrivateGroup(worker.name, *worker.reserved_rank, alone=self.alone))
         return actions
 
     def _next(self) -> list[_Worker]:
@@ -616,14 +635,14 @@ class Membership:
         self._broken = None
         self._first_done, self._member_died, self._left_behind_ticks = "", False, 0
         restore = not any(w.has_state for w in coming)
-        early = any(w.place == Place.COLLECTIVE for w in coming)
+        early = any(w.place == MemberState.COLLECTIVE for w in coming)
         names = tuple(w.name for w in _in_order(coming))
         for worker in coming:
-            worker.early = worker.place == Place.COLLECTIVE
-            worker.move("Go")
-            worker.round, worker.promise = self.round, None
+            worker.early = worker.place == MemberState.COLLECTIVE
+            worker.move("FormGroup")
+            worker.round, worker.reserved_rank = self.round, None
         self._called.clear()
-        return [*actions, Go(self.round, self.generation, names, restore, collective=early)]
+        return [*actions, FormGroup(self.round, self.generation, names, restore, collective=early)]
 
     def _left_behind(self) -> bool:
         """Return True if a group broke because a member has ended its cell: no known death explains it."""
@@ -633,8 +652,8 @@ class Membership:
         """Send workers away from the rendezvous; with `keep`, the first of them that has the state saves it."""
         actions: list[Action] = []
         for worker in sorted(workers, key=_seniority):
-            worker.move("Removed")
-            actions.append(Removed(worker.name, keep=keep and worker.has_state))
+            worker.move("RemoveMember")
+            actions.append(RemoveMember(worker.name, keep=keep and worker.has_state))
             keep = False
         return actions
 
@@ -646,7 +665,7 @@ class Membership:
             return []
         called = [w for w in members if not w.waits and w.name not in self._called]
         self._called |= {w.name for w in called}
-        return [Update(w.name) for w in called]
+        return [CallMember(w.name) for w in called]
 
     def _release(self) -> list[Action]:
         """Release the slots that had a worker, have none and won't get one."""
@@ -667,6 +686,6 @@ def _seniority(worker: _Worker) -> tuple[bool, int]:
 
 def _in_order(coming: list[_Worker]) -> list[_Worker]:
     """Return the members of a round by rank: reserved ranks are kept, the other ranks go by seniority."""
-    promised = {w.promise[0]: w for w in coming if w.promise is not None}
-    others = iter(sorted((w for w in coming if w.promise is None), key=_seniority))
-    return [promised.get(rank) or next(others) for rank in range(len(coming))]
+    reserved_ranks = {w.reserved_rank[0]: w for w in coming if w.reserved_rank is not None}
+    others = iter(sorted((w for w in coming if w.reserved_rank is None), key=_seniority))
+    return [reserved_ranks.get(rank) or next(others) for rank in range(len(coming))]

@@ -13,16 +13,16 @@ import select
 import socket
 import time
 
-from jupyter_elastic.forkserver.client import our_source
+from jupyter_elastic.forkserver.fork_client import our_source
 from jupyter_elastic.jobfiles.sessions import SessionFolder
 from jupyter_elastic.platform import processes
 from jupyter_elastic.platform.peer import check_same_user
-from jupyter_elastic.protocol.driver import DRIVER_STAYS, DriverStays
+from jupyter_elastic.protocol.driver_messages import DRIVER_STAYS, DriverStays
 from jupyter_elastic.types.errors import NotAllowed
 
 STAY_S = 600.0
 """Seconds without a cell after which the driver leaves."""
-LOOK_S = 5.0
+POLL_S = 5.0
 """Seconds between two checks whether another driver listens in this one's place."""
 
 
@@ -52,7 +52,7 @@ class Staying:
             poll.register(listener, select.POLLIN)
             until = time.monotonic() + STAY_S
             while (left_s := until - time.monotonic()) > 0 and self._is_ours():
-                ready = {descriptor for descriptor, _ in poll.poll(min(left_s, LOOK_S) * 1000 + 1)}
+                ready = {descriptor for descriptor, _ in poll.poll(min(left_s, POLL_S) * 1000 + 1)}
                 if ready - {listener.fileno()}:
                     break
                 if ready and (connected := _accept(listener)) is not None:

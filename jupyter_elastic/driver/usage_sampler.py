@@ -11,27 +11,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from msgspec import Struct
-
+from jupyter_elastic.hosts.remote_usage import RemoteUsage
 from jupyter_elastic.jobfiles import usage_history
 from jupyter_elastic.jobfiles.job_folder import JobFolder
 from jupyter_elastic.jobfiles.usage import NAME, GpuUsage, ResourceUsage
-from jupyter_elastic.jobfiles.usage_history import MOST_WORKERS, UsagePoint
+from jupyter_elastic.jobfiles.usage_history import MAX_WORKERS, UsagePoint
 from jupyter_elastic.platform import machine_use, private_files
 from jupyter_elastic.platform.machine_use import Gpu, ProcessMeter
 from jupyter_elastic.platform.processes import ProcessId
 from jupyter_elastic.types import SlotId
 
 EVERY_S = 2.0
-
-
-class UseElsewhere(Struct, frozen=True):
-    """The resource use of the workers on other hosts, as their host agents last sent it."""
-
-    workers: list[tuple[float, int]] = []
-    """Cores and resident bytes of each worker."""
-    gpus: dict[str, Gpu] = {}
-    """GPUs by UUID."""
 
 
 class UsageSampler:
@@ -44,12 +34,12 @@ class UsageSampler:
         devices: Callable[[], dict[SlotId, str]],
         waits: Callable[[], str] = str,
         now: Callable[[], float] = time.monotonic,
-        elsewhere: Callable[[], UseElsewhere] = UseElsewhere,
+        remote_usage: Callable[[], RemoteUsage] = RemoteUsage,
     ) -> None:
         self._folder, self._path = folder, folder / NAME
         self._waits = waits
         self._workers, self._devices = workers, devices
-        self._elsewhere = elsewhere
+        self._remote_usage = remote_usage
         self._meter = ProcessMeter(now)
         self._by_worker: list[tuple[float, int]] = []
         """Cores and bytes of each worker, as last measured; workers on other hosts come last."""
@@ -61,9 +51,9 @@ class UsageSampler:
             history = usage_history.read(JobFolder(self._folder))
             while True:
                 await asyncio.sleep(EVERY_S)
-                workers, devices, elsewhere = self._workers(), self._devices(), self._elsewhere()
-                gpus = await asyncio.to_thread(gpu_usage, devices, elsewhere.gpus) if devices else []
-                found = self.measure(workers, gpus, elsewhere.workers)
+                workers, devices, remote_usage = self._workers(), self._devices(), self._remote_usage()
+                gpus = await asyncio.to_thread(gpu_usage, devices, remote_usage.gpus) if devices else []
+                found = self.measure(workers, gpus, remote_usage.workers)
                 before, history = history, history.with_point(self._point(found))
                 with contextlib.suppress(OSError):  # others report a full disk
                     private_files.write_json(self._path, found)
@@ -77,10 +67,10 @@ class UsageSampler:
         self,
         workers: Iterable[ProcessId] = (),
         gpus: Iterable[GpuUsage] = (),
-        elsewhere: Iterable[tuple[float, int]] = (),
+        remote_usage: Iterable[tuple[float, int]] = (),
     ) -> ResourceUsage:
         """Return the present use of the workers; the cores are an average since the last call."""
-        self._by_worker = [*self._meter.measure(pid for pid, _ in workers), *elsewhere]
+        self._by_worker = [*self._meter.measure(pid for pid, _ in workers), *remote_usage]
         return ResourceUsage(
             at=time.time(),
             workers=len(self._by_worker),
@@ -92,7 +82,7 @@ class UsageSampler:
 
     def _point(self, found: ResourceUsage) -> UsagePoint:
         """Return the last measurement, by worker."""
-        some = self._by_worker[:MOST_WORKERS]
+        some = self._by_worker[:MAX_WORKERS]
         return UsagePoint(
             at=round(found.at, 1),
             cores=[round(cores, 2) for cores, _ in some],
@@ -101,10 +91,10 @@ class UsageSampler:
         )
 
 
-def gpu_usage(devices: Mapping[SlotId, str], elsewhere: Mapping[str, Gpu]) -> list[GpuUsage]:
+def gpu_usage(devices: Mapping[SlotId, str], remote_usage: Mapping[str, Gpu]) -> list[GpuUsage]:
     """Return the leased GPUs by slot: other hosts' as their host agents sent them, this host's as NVML sees them."""
-    here = machine_use.gpus(device for device in devices.values() if device and device not in elsewhere)
-    found = {**here, **elsewhere}
+    here = machine_use.gpus(device for device in devices.values() if device and device not in remote_usage)
+    found = {**here, **remote_usage}
     return [
         GpuUsage(slot=slot, busy=gpu.busy, memory=gpu.memory, total=gpu.total)
         for slot, device in sorted(devices.items())

@@ -10,12 +10,12 @@ from typing import ClassVar
 
 from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.membership import Action
-from jupyter_elastic.engines.cell_text import Cell, Claim, Fit
-from jupyter_elastic.engines.worker_processes import Member
-from jupyter_elastic.engines.workers import WorkersEngine
-from jupyter_elastic.protocol import worker as messages
+from jupyter_elastic.engines.common.cell_text import CellText, Claim, EngineFit
+from jupyter_elastic.engines.common.worker_processes import AttemptWorker
+from jupyter_elastic.engines.common.workers_engine import WorkersEngine
+from jupyter_elastic.protocol import worker_messages as messages
 from jupyter_elastic.types.errors import ProtocolError
-from jupyter_elastic.worker import environment
+from jupyter_elastic.worker import torchrun_environment
 
 
 class Process(WorkersEngine):
@@ -25,10 +25,10 @@ class Process(WorkersEngine):
     sessions: ClassVar[bool] = True
 
     @classmethod
-    def claim(cls, cell: Cell) -> Claim | None:
+    def claim(cls, cell: CellText) -> Claim | None:
         """Claim any cell, if no other engine fits better."""
         del cell
-        return Claim(Fit.ANY, "the cell forms no group")
+        return Claim(EngineFit.ANY, "the cell forms no group")
 
     def _preempt(self) -> None:
         for name in self.members:
@@ -37,9 +37,9 @@ class Process(WorkersEngine):
     def _perform(self, action: Action) -> None:
         raise AssertionError(action)  # no worker waits, so there are no groups
 
-    def _received(self, member: Member, message: messages.FromWorker) -> None:  # noqa: ARG002
+    def _received(self, member: AttemptWorker, message: messages.FromWorker) -> None:  # noqa: ARG002
         if not isinstance(message, messages.Entered):
             raise ProtocolError(f"a worker without a group has sent {message}")
 
-    def _rank_of(self, fork: membership.Fork) -> int:  # noqa: ARG002
-        return environment.smallest_free({member.rank for member in self.members.values()})
+    def _rank_of(self, fork: membership.StartMember) -> int:  # noqa: ARG002
+        return torchrun_environment.smallest_free({member.rank for member in self.members.values()})

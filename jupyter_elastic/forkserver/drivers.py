@@ -12,11 +12,11 @@ import sys
 from typing import NamedTuple
 
 from jupyter_elastic.forkserver import parents
-from jupyter_elastic.forkserver.client import ForkServerAddress, ForkServerClient, our_source
+from jupyter_elastic.forkserver.fork_client import ForkServerAddress, ForkServerClient, our_source
 from jupyter_elastic.jobfiles.sessions import NAME, SessionFolder
 from jupyter_elastic.platform import processes
 from jupyter_elastic.platform.peer import check_same_user
-from jupyter_elastic.protocol.driver import (
+from jupyter_elastic.protocol.driver_messages import (
     DRIVER_STARTED,
     DRIVER_STAYS,
     START_DRIVER,

@@ -19,15 +19,15 @@ from jupyter_elastic.platform import private_files, processes
 
 WARM_VARIABLE = "JUPYTER_ELASTIC_WARM"
 """Variable of the user. `0`: never fork workers from warm parents; another number: the maximum number of parents."""
-MOST = 8
+MAX_SIZE = 8
 """Default maximum number of a user's parents in a pool."""
-MOST_MEMORY, PART_OF_MEMORY = 4 * 1024**3, 8
+MAX_MEMORY, PART_OF_MEMORY = 4 * 1024**3, 8
 """Maximum bytes of all parents together: the smaller of this number and this part of the machine's memory."""
 WORKERS, DRIVERS = "workers", "drivers"
 """Kinds of processes that forkservers fork; part of their files' names."""
 
 
-class Record(Struct, frozen=True, array_like=True):
+class ParentRecord(Struct, frozen=True, array_like=True):
     """The content of a parent's lock file."""
 
     pid: int
@@ -54,19 +54,19 @@ def wanted() -> bool:
 def most() -> int:
     """Return the maximum number of parents."""
     given = os.environ.get(WARM_VARIABLE, "")
-    return int(given) if given.isdecimal() and int(given) > 0 else MOST
+    return int(given) if given.isdecimal() and int(given) > 0 else MAX_SIZE
 
 
-def most_memory() -> int:
+def max_memory() -> int:
     """Return the maximum number of bytes that all parents may take together."""
-    return min(MOST_MEMORY, int(psutil.virtual_memory().total) // PART_OF_MEMORY)
+    return min(MAX_MEMORY, int(psutil.virtual_memory().total) // PART_OF_MEMORY)
 
 
 def found(runtime: Path, kinds: Sequence[str] = (WORKERS, DRIVERS)) -> list[Parent]:
     """Return the forkservers that live in this runtime folder."""
     parents = []
     for path in [path for kind in kinds for path in runtime.glob(f"{kind}-*.lock")]:
-        record = private_files.read_json(path, Record)
+        record = private_files.read_json(path, ParentRecord)
         if record is not None and processes.alive(record.pid, record.start_time):  # else it has just begun or ended
             known = (record.pid, record.start_time)
             parents.append(Parent(known, record.memory, path.stat().st_mtime, path.with_suffix(".sock")))

@@ -7,8 +7,8 @@ sends the requester the pid and start time, later the exit code, and when nothin
 away, daemonised or not.) A few children are forked ahead and wait, for a fork with a framework takes milliseconds. The
 forkserver never runs a parallel operation, `hvd.init` or CUDA, and has one thread when it forks. There is one for each
 interpreter, environment and set of imports; any process that needs one starts it (`client`), and the lock file makes
-sure that there is only one. The modules that are run, `worker.forkserver` and `driver.forkserver`, tell `main` what to
-import and what a child becomes.
+sure that there is only one. The modules that are run, `worker.forked_worker` and `driver.forked_driver`, tell `main`
+what to import and what a child becomes.
 
 It ends when no child of it lives and one of these is true: no request came for half an hour; the last process for which
 it is kept (the kernels, the agent: a request may name one) has been gone for five minutes; it got a SIGTERM, as the
@@ -41,7 +41,7 @@ from jupyter_elastic.forkserver import parents
 from jupyter_elastic.platform import processes
 from jupyter_elastic.platform.peer import check_same_user
 from jupyter_elastic.platform.python_path import PACKAGE
-from jupyter_elastic.protocol.forkserver import (
+from jupyter_elastic.protocol.forkserver_messages import (
     ANSWERS,
     MAX_REQUEST,
     REQUESTS,
@@ -51,7 +51,7 @@ from jupyter_elastic.protocol.forkserver import (
     Exited,
     Fork,
     Forked,
-    Refused,
+    ForkRefused,
     Request,
 )
 from jupyter_elastic.types.errors import NotAllowed, ProtocolError
@@ -60,7 +60,7 @@ IDLE_S = 1800.0
 """Seconds without a request after which a forkserver ends, even if a process for which it is kept lives."""
 KEEP_S = 300.0
 """Seconds that a forkserver stays after the last process for which it is kept."""
-MOST_KEPT_FOR = 256
+MAX_KEPT_FOR = 256
 """Maximum number of processes whose end a forkserver waits for; further ones don't count."""
 SPARE_DELAY_S = 0.1
 """Seconds without a request after which waiting children are forked: a child that just started needs the processor."""
@@ -95,7 +95,7 @@ class ForkServer:
         """Processes for which the server is kept, by the pidfds that tell their ends."""
         self._clients: dict[int, socket.socket] = {}
         self._spares: list[Spare] = []
-        self._most_spares = self._wanted_spares = spares
+        self._max_spares = self._wanted_spares = spares
         self._children: dict[int, socket.socket] = {}
         """The client of each child, by the child's pid."""
         self._left: dict[int, float] = {}
@@ -165,7 +165,7 @@ class ForkServer:
 
     def keep_for(self, process: processes.ProcessId) -> None:
         """Stay while this process lives (and requests something now and then)."""
-        if len(self._kept_for) >= MOST_KEPT_FOR or process in self._kept_for.values():
+        if len(self._kept_for) >= MAX_KEPT_FOR or process in self._kept_for.values():
             return
         with contextlib.suppress(OSError):  # the process is gone, or lives where we can't see it
             handle = os.pidfd_open(process[0])
@@ -240,13 +240,13 @@ class ForkServer:
 
     def _give(self, client: socket.socket, descriptor: int) -> socket.socket | None:
         """Give a client a child, and the child its connection; in a child forked here, return what `serve` returns."""
-        self._wanted_spares = self._most_spares
+        self._wanted_spares = self._max_spares
         while True:
             if not self._spares:
                 try:
                     wire = self._fork()
                 except OSError as problem:
-                    self._send(client, Refused(f"fork: {problem}"))
+                    self._send(client, ForkRefused(f"fork: {problem}"))
                     return None
                 if wire is not None:
                     return wire
@@ -362,7 +362,7 @@ def listen(path: Path) -> tuple[socket.socket, int] | None:
 
 def write_record(lock: int, memory: int = 0) -> None:
     """Write this process and its memory into the lock's file."""
-    text = msgspec.json.encode(parents.Record(*processes.this_process(), memory))
+    text = msgspec.json.encode(parents.ParentRecord(*processes.this_process(), memory))
     os.pwrite(lock, text, 0)
     os.ftruncate(lock, len(text))
 
@@ -403,7 +403,7 @@ def main(
         processes.adopt_orphans()
     write_record(taken[1], memory)
     others = parents.found(options.socket.parent, kinds=(parents.WORKERS,))
-    parents.send_away(parents.surplus(others, parents.most(), parents.most_memory()))
+    parents.send_away(parents.surplus(others, parents.most(), parents.max_memory()))
     server = ForkServer(*taken, spares=spares, idle_s=options.idle, keep_s=options.keep)
     if options.kept_for is not None:
         server.keep_for((int(options.kept_for[0]), float(options.kept_for[1])))

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from jupyter_elastic.client import AsyncClient
-from jupyter_elastic.hub import metrics
+from jupyter_elastic.hub import prometheus
 from jupyter_elastic.hub.app import Listen, Route, application, serve
 from jupyter_elastic.platform import logs
 from jupyter_elastic.types.errors import BadRequest, ElasticError
 
 DEFAULT = "http://127.0.0.1:10101"
 
-ROUTES: list[Route] = [*metrics.HEALTH]
+ROUTES: list[Route] = [*prometheus.HEALTH]
 """Routes beside those for the Hub's users."""
 LONGEST_S = 7 * 86_400.0
 TERM_S, CHECK_S = 3600.0, 20.0
@@ -44,17 +44,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def _run(given: argparse.Namespace, listen: Listen) -> None:
     _check(given)
     try:
-        from jupyter_elastic.hub import keys, pages, visitors
+        from jupyter_elastic.hub import pages, user_keys, visitors
     except ImportError as problem:
         raise BadRequest(f"{problem}: install what the service needs, pip install 'jupyter-elastic[hub]'") from problem
     visitors.hub_auth().base_url = given.prefix
     client = AsyncClient(given.endpoint or None)
-    registrar = keys.Registrar(client, address=given.address, term_s=given.term, check_s=given.check)
+    registrar = user_keys.Registrar(client, address=given.address, term_s=given.term, check_s=given.check)
     routes: list[Route] = [
         *ROUTES,
         ("", pages.PageHandler),
         ("oauth_callback", visitors.Callback),
-        ("api/keys", keys.KeysHandler),
+        ("api/keys", user_keys.KeysHandler),
         ("api/usage", pages.UsageHandler),
     ]
     settings = {"registrar": registrar, "rates": visitors.Rates(), "cookie_secret": os.urandom(32)}

@@ -10,14 +10,14 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 from msgspec.structs import asdict
 
-from jupyter_elastic.client.requests import expect
-from jupyter_elastic.hub.visitors import Guarded
+from jupyter_elastic.client.open_requests import expect
+from jupyter_elastic.hub.visitors import GuardedHandler
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import ACTIVE
 from jupyter_elastic.types.errors import BadRequest, TooFast
 
 DAY_S = 86_400
-MOST_DAYS = 3660
+MAX_DAYS = 3660
 LOGINS = 10_000
 """Maximum number of logins in progress; JupyterHub's part remembers each for ten minutes."""
 SHOWN = 20
@@ -31,7 +31,7 @@ def name_in_pool(kind: str, name: str) -> str:
     return name if kind == "user" else f"service:{name}"
 
 
-class _Pool(Guarded):
+class _Pool(GuardedHandler):
     async def used(self, days: int) -> wire.Used:
         """Return the usage of the last `days` days as far as the visitor may see it."""
         since = max(time.time() - (days - 1) * DAY_S, 0.0)
@@ -52,8 +52,8 @@ class UsageHandler(_Pool):
     async def get(self) -> None:
         """Send the usage as JSON."""
         text = self.get_query_argument("days", "30")
-        if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MOST_DAYS):
-            raise BadRequest(f"days is a whole number from 1 to {MOST_DAYS}")
+        if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MAX_DAYS):
+            raise BadRequest(f"days is a whole number from 1 to {MAX_DAYS}")
         used = await self.used(int(text))
         self.send({"user": self.name, "until": used.until, "rows": [asdict(row) for row in used.rows]})
 

@@ -94,7 +94,7 @@ async def _answered(answer: Any) -> dict[str, Any] | None:
     return model
 
 
-class Guarded(HubOAuthenticated, Handler):
+class GuardedHandler(HubOAuthenticated, Handler):
     """A handler for visitors that the Hub vouches for. A request by cookie needs its XSRF token."""
 
     visitor: Visitor

@@ -26,7 +26,7 @@ from jupyter_elastic.platform import private_files
 from jupyter_elastic.platform.paths import SHARED_MEMORY
 from jupyter_elastic.types.errors import ElasticError
 
-MOST_KEPT = 4 * 2**30
+MAX_KEPT = 4 * 2**30
 """Maximum bytes of all ended trainings of a job together."""
 
 
@@ -81,8 +81,8 @@ class Commits:
     def write_training(self, number: int, *outcome: bytes | memoryview) -> None:
         """Write a training's outcome. OSError if there is no room, or all outcomes together would be too large."""
         before = sum(file.stat().st_size for file in self.disk.parent.glob("training.*"))
-        if before + sum(map(len, outcome)) > MOST_KEPT:
-            raise OSError(errno.EFBIG, f"with the ones before it is larger than {MOST_KEPT / 2**30:.3g} GiB")
+        if before + sum(map(len, outcome)) > MAX_KEPT:
+            raise OSError(errno.EFBIG, f"with the ones before it is larger than {MAX_KEPT / 2**30:.3g} GiB")
         self.disk.parent.mkdir(mode=0o700, exist_ok=True)
         private_files.write_private(self.disk.with_name(f"training.{number}.last"), *outcome)
 

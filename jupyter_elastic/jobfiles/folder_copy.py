@@ -25,7 +25,7 @@ from jupyter_elastic.types.errors import BadRequest, EngineError
 
 LIMIT = 100 * 1024**2
 """Maximum bytes of a tar."""
-MOST = 10_000
+MAX_SIZE = 10_000
 """Maximum number of files, folders and links in a tar."""
 LEFT_OUT = frozenset({
     ".git", ".hg", ".svn", "__pycache__", ".ipynb_checkpoints", ".venv", "node_modules", ".mypy_cache", ".pytest_cache",
@@ -37,7 +37,7 @@ KEPT_S, KEPT_BYTES = 86_400.0, 1024**3
 _HEADER = 1024
 
 
-class Packed(Struct, frozen=True):
+class PackedFolder(Struct, frozen=True):
     """A folder as one tar; equal folders give equal bytes."""
 
     data: bytes
@@ -51,7 +51,7 @@ class Packed(Struct, frozen=True):
         return hashlib.sha256(self.data).hexdigest()
 
 
-def pack(folder: Path) -> Packed:
+def pack(folder: Path) -> PackedFolder:
     """Pack the folder. BadRequest, with advice, when it is too large or contains what can't travel."""
     left_out: set[str] = set()
     buffer, count, files, size = io.BytesIO(), 0, 0, 0
@@ -63,7 +63,7 @@ def pack(folder: Path) -> Packed:
                 info.mode = 0o700 if found.st_mode & stat.S_IXUSR else 0o600
                 size += found.st_size + _HEADER
                 count += 1
-                if size > LIMIT or count > MOST:
+                if size > LIMIT or count > MAX_SIZE:
                     raise _too_large(folder)
                 if stat.S_ISLNK(found.st_mode):
                     info.type, info.linkname = tarfile.SYMTYPE, _target(path, folder)
@@ -79,7 +79,7 @@ def pack(folder: Path) -> Packed:
             tar.addfile(info, io.BytesIO(data))
     if buffer.tell() > LIMIT:  # a file has grown meanwhile
         raise _too_large(folder)
-    return Packed(buffer.getvalue(), files, tuple(sorted(left_out)))
+    return PackedFolder(buffer.getvalue(), files, tuple(sorted(left_out)))
 
 
 def _walk(folder: Path, left_out: set[str]) -> Iterator[Path]:
@@ -109,7 +109,7 @@ def _target(link: Path, folder: Path) -> str:
 
 def _too_large(folder: Path) -> BadRequest:
     return BadRequest(
-        f"--with {folder}: it has more than {LIMIT >> 20} MiB or {MOST:,} files, which every host would get; name "
+        f"--with {folder}: it has more than {LIMIT >> 20} MiB or {MAX_SIZE:,} files, which every host would get; name "
         "a smaller folder, and let the cell read its data from where each host has it. Nothing was queued."
     )
 
@@ -137,7 +137,7 @@ def _check(members: list[tarfile.TarInfo]) -> None:
             inside = inside and not linked.startswith(("/", "..")) and not member.linkname.startswith("/")
         if not inside or not (member.isreg() or member.isdir() or member.issym()):
             raise EngineError(f"the copy of the notebook's folder has what does not belong there: {member.name!r}")
-    if len(members) > MOST or sum(member.size for member in members) > LIMIT:
+    if len(members) > MAX_SIZE or sum(member.size for member in members) > LIMIT:
         raise EngineError("the copy of the notebook's folder is over the limit")
 
 

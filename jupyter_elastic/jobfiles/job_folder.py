@@ -27,11 +27,11 @@ from jupyter_elastic.types.texts import visible
 
 NO_FOLDER = "/dev/null/another-user's"
 """Path of another user's job's folder that the daemon does not disclose: no file can lie there."""
-MOST = 4 * 1024**2
+MAX_SIZE = 4 * 1024**2
 """Maximum bytes of another user's file that are read at once."""
-MOST_SENT = 64 * 1024**2
+MAX_SENT = 64 * 1024**2
 """Maximum bytes of another user's file that are shown in pieces."""
-MOST_NAMES = 10_000
+MAX_NAMES = 10_000
 """Maximum number of entries of another user's folder that are read."""
 PIECE = 256 * 1024
 _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -77,12 +77,12 @@ class JobFolder:
             return FileIO(self._open(names, os.O_RDONLY), "r")
 
     def read(self, *names: str) -> bytes:
-        """Read a file's content, of another user's file the last `MOST` bytes. Raises the errors of `open`."""
+        """Read a file's content, of another user's file the last `MAX_SIZE` bytes. Raises the errors of `open`."""
         with self.open(*names) as file:
             if self.own:
                 return file.readall()
-            file.seek(max(0, os.fstat(file.fileno()).st_size - MOST))
-            return file.read(MOST)
+            file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_SIZE))
+            return file.read(MAX_SIZE)
 
     def json(self, kind: type[_T], *names: str) -> _T | None:
         """Read a struct; None if there is none that can be read."""
@@ -96,7 +96,7 @@ class JobFolder:
         try:
             with self._errors(names), self._entered(names) as folder, os.scandir(folder) as entries:
                 found = (entry.name for entry in entries)
-                return sorted(itertools.islice(found, None if self.own else MOST_NAMES))
+                return sorted(itertools.islice(found, None if self.own else MAX_NAMES))
         except FileNotFoundError:
             return []
 
@@ -116,7 +116,7 @@ class JobFolder:
         """Yield a text from the file's position to its present end, in pieces that a terminal may show."""
         left = os.fstat(file.fileno()).st_size - file.tell()
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        left = left if self.own else min(left, MOST_SENT)
+        left = left if self.own else min(left, MAX_SENT)
         while left > 0 and (data := file.read(min(left, PIECE))):
             left -= len(data)
             yield data if self.own else self.text(decoder.decode(data, final=left <= 0)).encode()

@@ -23,7 +23,7 @@ BUSY = 0.1
 """Share of a processor that a suspended worker may use together with the processes it has started."""
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class SessionLimits(Struct, frozen=True, kw_only=True):
     """The limits of this user on this pool."""
 
     sessions: int
@@ -34,14 +34,14 @@ class Limits(Struct, frozen=True, kw_only=True):
 def write(runtime: Path, most: int, parked_mb: int) -> None:
     """Write the limits if they have changed; OSError on failure. 0 MB: a quarter of this machine's memory."""
     memory = parked_mb * 1_000_000 or psutil.virtual_memory().total // 4
-    limits = Limits(sessions=most, memory=memory)
+    limits = SessionLimits(sessions=most, memory=memory)
     if read(runtime) != limits:
         write_json(runtime / FILE, limits)
 
 
-def read(runtime: Path) -> Limits | None:
+def read(runtime: Path) -> SessionLimits | None:
     """Read the limits of the pool with this runtime folder; None on a personal pool."""
-    return read_json(runtime / FILE, Limits)
+    return read_json(runtime / FILE, SessionLimits)
 
 
 def too_many(folder: SessionFolder) -> str:
@@ -103,7 +103,7 @@ def _used_s() -> float:
     return used
 
 
-class Watch:
+class IdleWatch:
     """A check whether a suspended worker of a shared pool may stay."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ import signal
 import time
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from jupyter_elastic.platform import paths, processes
 from jupyter_elastic.platform.private_files import private_dir, read_json, write_json
@@ -28,7 +28,7 @@ PIN_S = 600.0
 """Default seconds that slots are retained whose devices a session's memory can't leave."""
 LEAST_FREE = 0.05
 """Share of the machine's memory below which, while it is free, idle sessions end."""
-MOST_NAMES = 10_000
+MAX_NAMES = 10_000
 """Maximum number of a session's variables that are reported to the notebook."""
 END_S = 7.0
 """Seconds that workers have to end before they are killed; exceeds the time of `worker.leaving` for their objects."""
@@ -69,7 +69,7 @@ class Session(Struct, frozen=True, kw_only=True):
     low: int = 0
     high: int = 0
     """Range in which a cell with an elastic loop may change the size; if equal, the size stays."""
-    seats: tuple[int, ...] = ()
+    member_ids: tuple[int, ...] = field(name="seats", default=())
     """Member ids of the workers, by rank; empty: each id is the worker's rank."""
     engine: str
     python: str
@@ -96,10 +96,10 @@ class Session(Struct, frozen=True, kw_only=True):
     @property
     def places(self) -> tuple[int, ...]:
         """The member id of each rank."""
-        return self.seats or tuple(range(self.size))
+        return self.member_ids or tuple(range(self.size))
 
 
-class Member(Struct, frozen=True, kw_only=True):
+class SessionMember(Struct, frozen=True, kw_only=True):
     """A worker of the session, as it describes itself."""
 
     pid: int
@@ -147,32 +147,32 @@ class SessionFolder:
         """Remove the session's folder."""
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def socket(self, seat: int) -> Path:
+    def socket(self, member_id: int) -> Path:
         """Return the socket where this worker listens between cells."""
-        return self.path / f"{seat}.sock"
+        return self.path / f"{member_id}.sock"
 
     @property
     def driver_socket(self) -> Path:
         """The socket where the driver of the last cell listens for the next one, if it stays."""
         return self.path / "driver.sock"
 
-    def write_member(self, seat: int, member: Member) -> None:
+    def write_member(self, member_id: int, member: SessionMember) -> None:
         """Write which process this worker is; a full disk is no error."""
         with contextlib.suppress(OSError):
-            write_json(self.path / f"worker.{seat}.json", member)
+            write_json(self.path / f"worker.{member_id}.json", member)
 
-    def member(self, seat: int) -> Member | None:
+    def member(self, member_id: int) -> SessionMember | None:
         """Read a worker's process, living or not; None before it came up."""
-        return read_json(self.path / f"worker.{seat}.json", Member)
+        return read_json(self.path / f"worker.{member_id}.json", SessionMember)
 
-    def lives(self, seat: int) -> Member | None:
+    def lives(self, member_id: int) -> SessionMember | None:
         """Read a worker's process, if it lives."""
-        member = self.member(seat)
+        member = self.member(member_id)
         return member if member is not None and processes.alive(*member.known) else None
 
-    def members(self, session: Session) -> list[Member]:
+    def members(self, session: Session) -> list[SessionMember]:
         """Return the session's live workers, by rank."""
-        return [member for seat in session.places if (member := self.lives(seat)) is not None]
+        return [member for member_id in session.places if (member := self.lives(member_id)) is not None]
 
     def slots(self) -> tuple[SlotId, ...]:
         """Return the slots, by rank, to whose devices the workers go back; empty if they have nothing on devices."""
@@ -197,7 +197,7 @@ class SessionFolder:
     def write_names(self, names: list[str]) -> None:
         """Write the names of the session's variables; a full disk is no error."""
         with contextlib.suppress(OSError):
-            write_json(self.path / _NAMES, names[:MOST_NAMES])
+            write_json(self.path / _NAMES, names[:MAX_NAMES])
 
     def names(self) -> frozenset[str]:
         """Read the names of rank 0's variables after the last cell."""

@@ -34,7 +34,7 @@ _SHELL = "__import__('jupyter_elastic.worker.shell', fromlist=['_'])"
 
 
 @dataclass(frozen=True)
-class Cell:
+class AnalysedCell:
     """A parsed cell."""
 
     source: str
@@ -49,7 +49,7 @@ class Cell:
     """Environment variables to set before the frameworks are loaded (`framework_variables.set_before_loading`)."""
 
 
-def read(source: str, *, filename: str, first_line: int) -> Cell:
+def read(source: str, *, filename: str, first_line: int) -> AnalysedCell:
     """Parse a cell into plain Python and its names; PackagingError (with the cell's own line) if it is not Python."""
     try:
         return _read(source, first_line)
@@ -58,7 +58,7 @@ def read(source: str, *, filename: str, first_line: int) -> Cell:
 
 
 @functools.lru_cache(maxsize=64)  # a cell is run again and again, and 200 lines take 25 ms
-def _read(source: str, first_line: int) -> Cell:
+def _read(source: str, first_line: int) -> AnalysedCell:
     plain, tree, notes, in_commands = _plain(source, first_line)
     tree = tree or ast.parse(plain)
     compile(tree, "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
@@ -72,7 +72,7 @@ def _read(source: str, first_line: int) -> Cell:
     needs = tuple(name for name in dict.fromkeys([*flow.needs, *in_commands]) if name not in GIVEN)
     if any(name == "CUDA_VISIBLE_DEVICES" for statement in tree.body for name, _, _ in settings(statement)):
         notes += ("the cell sets CUDA_VISIBLE_DEVICES: leave that out, each worker sees the GPUs that it has leased",)
-    return Cell(plain, needs, frozenset(sets), open_ended, notes, set_before_loading(tree))
+    return AnalysedCell(plain, needs, frozenset(sets), open_ended, notes, set_before_loading(tree))
 
 
 def _is_text(node: ast.stmt) -> bool:

@@ -21,9 +21,9 @@ from msgspec.structs import replace
 from rich.filesize import decimal as human
 
 from jupyter_elastic.jobfiles import names_used
-from jupyter_elastic.jobfiles.environment import NOT_SENT, SENT_STARTS, environment, search_path
 from jupyter_elastic.jobfiles.payload import ANCHOR, OWN, Payload
 from jupyter_elastic.jobfiles.sessions import SessionRequest
+from jupyter_elastic.jobfiles.submit_environment import NOT_SENT, SENT_STARTS, environment, search_path
 from jupyter_elastic.kernel import analysis, names_in_texts
 from jupyter_elastic.platform import processes
 from jupyter_elastic.types.errors import PackagingError
@@ -160,7 +160,9 @@ def package(
     return Package(payload=payload, captured=tuple(captured), notes=tuple(notes))
 
 
-def _early(cell: analysis.Cell, env: Mapping[str, str], given: Mapping[str, str], notes: list[str]) -> dict[str, str]:
+def _early(
+    cell: analysis.AnalysedCell, env: Mapping[str, str], given: Mapping[str, str], notes: list[str]
+) -> dict[str, str]:
     """Return variables that the cell sets and that frameworks read when they are loaded."""
     wanted = cell.variables.items()
     early = {name: value for name, (value, default) in wanted if name not in env and not (default and name in given)}
@@ -193,13 +195,13 @@ def _asked_for(asked: Iterable[str], namespace: Mapping[str, Any]) -> Iterator[s
         yield name
 
 
-def _nowhere(cell: analysis.Cell, namespace: Mapping[str, Any]) -> list[str]:
+def _nowhere(cell: analysis.AnalysedCell, namespace: Mapping[str, Any]) -> list[str]:
     """Return names that the cell reads and nothing is known to set."""
     known = {*dir(builtins), *_SHELL_NAMES, *OWN, *cell.sets, *namespace}
     return [name for name in cell.needs if name not in known]
 
 
-def _in_texts(cell: analysis.Cell, uses: Collection[str], stays: Mapping[str, Any]) -> Iterator[str]:
+def _in_texts(cell: analysis.AnalysedCell, uses: Collection[str], stays: Mapping[str, Any]) -> Iterator[str]:
     """Yield a note on names of the notebook that only a text of the cell reads, and that are not sent."""
     names = sorted(
         {

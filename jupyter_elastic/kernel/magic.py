@@ -23,16 +23,16 @@ from msgspec.structs import replace
 
 from jupyter_elastic.client import Client, services
 from jupyter_elastic.client.job import Job, Values, check_size, find
-from jupyter_elastic.client.requests import expect
-from jupyter_elastic.forkserver import workers
-from jupyter_elastic.jobfiles.environment import environment
+from jupyter_elastic.client.open_requests import expect
+from jupyter_elastic.forkserver import forked_workers
 from jupyter_elastic.jobfiles.payload import Payload
 from jupyter_elastic.jobfiles.sessions import SessionFolder, listed
-from jupyter_elastic.kernel import capture, settings
-from jupyter_elastic.kernel.options import Options, distribute_line, long_options, parse, policy_line
+from jupyter_elastic.jobfiles.submit_environment import environment
+from jupyter_elastic.kernel import capture, library_settings
+from jupyter_elastic.kernel.options import CellOptions, distribute_line, long_options, parse, policy_line
 from jupyter_elastic.kernel.session_options import existing, fitted, session_request
 from jupyter_elastic.kernel.shipping import with_folder
-from jupyter_elastic.kernel.submission import Choice, choose_engine, default_engine, interrupted, report, submit
+from jupyter_elastic.kernel.submission import EngineChoice, choose_engine, default_engine, interrupted, report, submit
 from jupyter_elastic.platform import detached
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobInfo
@@ -95,7 +95,7 @@ def _warm() -> None:
         if detached.agent_is_a_service():  # a parent from here, and its workers, would end with this server
             return
         for framework in _likely_frameworks():
-            workers.address(sys.executable, {**os.environ, **environment(os.environ)}, (framework,)).warm_up()
+            forked_workers.address(sys.executable, {**os.environ, **environment(os.environ)}, (framework,)).warm_up()
 
 
 def _likely_frameworks() -> list[str]:
@@ -158,8 +158,8 @@ class ElasticMagics(Magics):
             self.client().ask(wire.SwitchPolicy(name=name, options=options, source=cell, reason="from a notebook"))
             print(f"policy {name} decides from now on; `%elastic policy` lists all")  # noqa: T201
             return None
-        from jupyter_elastic.widgets import forecasts
-        from jupyter_elastic.widgets.updater import updater
+        from jupyter_elastic.views import forecasts
+        from jupyter_elastic.views.updater import updater
 
         found = forecasts.compare(self.client().ask, name, cell, options)
         updater().follower.shadows.begin(name, options, cell)  # for `%elastic pool` of this notebook
@@ -247,7 +247,7 @@ class ElasticMagics(Magics):
     def _in_session(self, session: str, ranks: tuple[int, ...], **moved: Any) -> Job:
         """Run an empty cell in a session, which only moves names there or back; return the ended job."""
         existing(session)
-        options = fitted(Options(session=session, ranks=ranks, preemptible=False, **moved))
+        options = fitted(CellOptions(session=session, ranks=ranks, preemptible=False, **moved))
         package = self._package(options, "None")
         client = self.client()
         job = submit(client, options, package, choose_engine(package.payload, options), f"cell-{self._number}")
@@ -269,7 +269,7 @@ class ElasticMagics(Magics):
         """The number in the brackets beside this cell."""
         return max(len(self.shell.user_ns.get("In", ())) - 1, 0) or self._counted
 
-    def _package(self, options: Options, cell: str, first_line: int = 1) -> capture.Package:
+    def _package(self, options: CellOptions, cell: str, first_line: int = 1) -> capture.Package:
         package = capture.package(
             cell,
             self.shell.user_ns,
@@ -285,10 +285,10 @@ class ElasticMagics(Magics):
             kept=SessionFolder(options.session).names() if options.session else (),
         )
         if not options.session:
-            package = replace(package, notes=(*package.notes, *settings.notes(package.payload.source)))
+            package = replace(package, notes=(*package.notes, *library_settings.notes(package.payload.source)))
         return with_folder(package, options.folder)
 
-    def _run(self, options: Options, package: capture.Package, choice: Choice) -> Any:
+    def _run(self, options: CellOptions, package: capture.Package, choice: EngineChoice) -> Any:
         from jupyter_elastic.widgets import bundle
         from jupyter_elastic.widgets.job_display import JobDisplay
 
@@ -323,7 +323,7 @@ class ElasticMagics(Magics):
         for note in notes:
             print(note)  # noqa: T201
 
-    def _later(self, job: Job, options: Options, ended: threading.Event) -> None:
+    def _later(self, job: Job, options: CellOptions, ended: threading.Event) -> None:
         """Set a detached job's --out names at the begin of a later cell; until then they have no value.
 
         An old value under such a name would be taken for the job's. No running cell has its values changed.

@@ -28,8 +28,8 @@ from jupyter_elastic.types import BALANCE, BALANCES, LOGICAL_WORKERS, MAX_HOLD_S
 from jupyter_elastic.types.errors import BadRequest
 
 _TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)s?)?")
-MOST_SERVERS = 100_000
-MOST_SIZES = 1_000
+MAX_SERVERS = 100_000
+MAX_SIZES = 1_000
 """Maximum number of sizes that the daemon accepts."""
 _POLICY_USAGE = "write %%policy NAME [--shadow | --activate] [--opt K=V] above `def plan(view)`"
 _OF_NOTEBOOKS = {
@@ -37,11 +37,11 @@ _OF_NOTEBOOKS = {
     "outlive": False, "idle_s": None, "pin_s": None, "ranks": (), "hold_s": 0.0,
 }  # fmt: skip
 """Options of cells that scripts don't have, and their values for scripts."""
-MOST_SEED = 2**31 - 1
+MAX_SEED = 2**31 - 1
 """Maximum seed: NumPy takes 32 bits, and the rank is added."""
 
 
-class Options(JobRequest, frozen=True, kw_only=True):
+class CellOptions(JobRequest, frozen=True, kw_only=True):
     """The checked options of a `%%distribute` line."""
 
     min_slots: int = 1
@@ -136,7 +136,7 @@ def ranks_from(text: str) -> tuple[int, ...]:
 def sizes_from(text: str) -> tuple[int, ...]:
     """Parse `4,1,2` as (1, 2, 4); BadRequest says what is wrong."""
     sizes = [size.strip() for size in text.split(",")]
-    if not all(size.isdecimal() and 1 <= int(size) <= 100_000 for size in sizes) or len(sizes) > MOST_SIZES:
+    if not all(size.isdecimal() and 1 <= int(size) <= 100_000 for size in sizes) or len(sizes) > MAX_SIZES:
         raise BadRequest(f"--sizes {text}: write numbers such as 1,2,4")
     return tuple(sorted({int(size) for size in sizes}))
 
@@ -145,7 +145,7 @@ def servers_from(text: str) -> tuple[int, int]:
     """Parse `1:2` as (1, 2); BadRequest says what is wrong."""
     match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", text)
     low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-    if not 1 <= low <= high <= MOST_SERVERS:
+    if not 1 <= low <= high <= MAX_SERVERS:
         raise BadRequest(f"--servers {text}: write a number from 1 on (--servers 1) or a range (--servers 1:2)")
     return low, high
 
@@ -293,13 +293,15 @@ def long_options() -> list[str]:
     return sorted(word for word in distribute_line.parser._option_string_actions if word.startswith("--"))
 
 
-def parse(line: str, environ: Mapping[str, str] | None = None, now: float | None = None) -> Options:
+def parse(line: str, environ: Mapping[str, str] | None = None, now: float | None = None) -> CellOptions:
     """Parse the options of a magic line, written at `now` (None: just now); BadRequest says what to change."""
     given = _parsed(distribute_line.parser, line, "`%%distribute --help` lists the options")
     return _checked(given, environ or {}, time.time() if now is None else now)
 
 
-def script_line(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> tuple[str, tuple[str, ...], Options]:
+def script_line(
+    argv: Sequence[str], environ: Mapping[str, str] | None = None
+) -> tuple[str, tuple[str, ...], CellOptions]:
     """Parse script, arguments, and options of `jupyter elastic run`; exit with 2 if that fails."""
     own = list(argv)
     behind: list[str] = []
@@ -341,7 +343,7 @@ def _parsed(parser: MagicArgumentParser, line: str, advice: str) -> argparse.Nam
     return given
 
 
-def _checked(given: argparse.Namespace, environ: Mapping[str, str], now: float) -> Options:
+def _checked(given: argparse.Namespace, environ: Mapping[str, str], now: float) -> CellOptions:
     """Check the parsed options together; BadRequest says what to change."""
     sizes = given.sizes
     low, high = given.gpus or ((sizes[0], sizes[-1]) if sizes else (1, 1))
@@ -364,8 +366,8 @@ def _checked(given: argparse.Namespace, environ: Mapping[str, str], now: float) 
         raise BadRequest("--name: at most 200 characters")
     if not -1000 <= given.priority <= 1000:
         raise BadRequest(f"--priority {given.priority}: give a number from -1000 to 1000")
-    if given.seed is not None and not 0 <= given.seed <= MOST_SEED:
-        raise BadRequest(f"--seed {given.seed}: give a number from 0 to {MOST_SEED}")
+    if given.seed is not None and not 0 <= given.seed <= MAX_SEED:
+        raise BadRequest(f"--seed {given.seed}: give a number from 0 to {MAX_SEED}")
     if given.logical is not None and given.logical < (most := sizes[-1] if sizes else high):
         raise BadRequest(
             f"--logical {given.logical}: a job of up to {most} workers needs at least {most} logical ones; ask for "
@@ -392,8 +394,8 @@ def _checked(given: argparse.Namespace, environ: Mapping[str, str], now: float) 
         "env": _environment(given.env, environ) | logical | balance,
         "deadline_at": None if given.deadline is None else deadline_from(given.deadline, now),
     }
-    plain = {name: value for name, value in vars(given).items() if name in Options.__struct_fields__}
-    return Options(**plain | checked)
+    plain = {name: value for name, value in vars(given).items() if name in CellOptions.__struct_fields__}
+    return CellOptions(**plain | checked)
 
 
 def _check_session(given: argparse.Namespace) -> None:

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from jupyter_elastic.jobfiles import session_limits, sessions
 from jupyter_elastic.jobfiles.sessions import IDLE_S, PIN_S, SessionFolder, SessionRequest
-from jupyter_elastic.kernel.options import Options
+from jupyter_elastic.kernel.options import CellOptions
 from jupyter_elastic.types import JobInfo
 from jupyter_elastic.types.errors import BadRequest
 
 
-def fitted(options: Options, unfinished: Callable[[], Iterable[JobInfo]] = tuple) -> Options:
+def fitted(options: CellOptions, unfinished: Callable[[], Iterable[JobInfo]] = tuple) -> CellOptions:
     """Return the options completed by the session; BadRequest if they differ from it, or it is lost.
 
     `unfinished` returns this user's jobs that have not ended: one may be the cell that is to make the session.
@@ -45,7 +45,7 @@ def fitted(options: Options, unfinished: Callable[[], Iterable[JobInfo]] = tuple
     return replace(fits, begins=known.size if known.elastic else 0)
 
 
-def _check_ranks(options: Options, size: int) -> None:
+def _check_ranks(options: CellOptions, size: int) -> None:
     if options.ranks and options.ranks[-1] >= size:
         raise BadRequest(
             f"--rank {options.ranks[-1]}: the session {options.session!r} has the ranks 0 to {size - 1}. Nothing was "
@@ -67,7 +67,7 @@ def existing(name: str) -> SessionFolder:
     return folder
 
 
-def session_request(options: Options, *, reloads: bool = False) -> SessionRequest | None:
+def session_request(options: CellOptions, *, reloads: bool = False) -> SessionRequest | None:
     """Return the payload's part on the session; None for a cell without one. `reloads`: reload edited modules first."""
     if not options.session:
         return None

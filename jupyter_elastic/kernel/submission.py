@@ -22,19 +22,19 @@ from rich.filesize import decimal as human
 
 from jupyter_elastic.client import Client, services
 from jupyter_elastic.client.job import Job
-from jupyter_elastic.engines.cell_text import Cell, Claim, facts, read_cell, uses_library
+from jupyter_elastic.engines.common.cell_text import CellText, Claim, facts, read_cell, uses_library
+from jupyter_elastic.hostfiles.hosts_file import host_name
 from jupyter_elastic.jobfiles import sessions
 from jupyter_elastic.jobfiles.names_used import in_text
 from jupyter_elastic.jobfiles.payload import Payload, create_job_folder, remove_job_folder
 from jupyter_elastic.jobfiles.sessions import SessionFolder
 from jupyter_elastic.kernel import capture
-from jupyter_elastic.kernel.options import Options
-from jupyter_elastic.platform import paths, plugins
-from jupyter_elastic.platform.hosts_file import host_name
+from jupyter_elastic.kernel.options import CellOptions
+from jupyter_elastic.platform import entry_points, paths
 from jupyter_elastic.types import JobInfo, JobRequest, JobSpec
 from jupyter_elastic.types.errors import BadRequest, ElasticError, JobCancelled
 
-MOST_ENTRIES, MOST_MODULES, MOST_TEXT = 10_000, 200, 500_000
+MAX_ENTRIES, MAX_MODULES, MAX_TEXT = 10_000, 200, 500_000
 """Maximum entries of a folder, modules and characters of own modules that are read for the choice of an engine."""
 CANCEL_S = 60.0
 """Seconds that an interrupted cell waits for its job's end."""
@@ -46,9 +46,9 @@ UNANSWERED = (
 
 def submit(
     client: Client,
-    options: Options,
+    options: CellOptions,
     package: capture.Package,
-    choice: Choice,
+    choice: EngineChoice,
     name: str,
     *,
     notebook: str = "",
@@ -113,7 +113,7 @@ def interrupted(job: Job, view: Any = None, where: str = "in the notebook") -> J
     return JobCancelled(f"interrupted: job {job.id} is cancelled; {freed}{lost}")
 
 
-class Choice(NamedTuple):
+class EngineChoice(NamedTuple):
     """The engine that a cell gets."""
 
     engine: str
@@ -125,10 +125,12 @@ class Choice(NamedTuple):
     """True if they do so on this host only."""
 
 
-def choose_engine(payload: Payload, options: Options) -> Choice:
+def choose_engine(payload: Payload, options: CellOptions) -> EngineChoice:
     """Return the requested engine, else the one that claims the cell most; BadRequest when it lacks something here."""
     cell, found = claims(payload)
-    choice = Choice(options.engine) if options.engine else _for_session(found) if options.session else _best(found)
+    choice = (
+        EngineChoice(options.engine) if options.engine else _for_session(found) if options.session else _best(found)
+    )
     for name, claim in found.items():
         if claim.only and name != choice.engine and options.max_slots > 1:
             asked = f"--engine {choice.engine}" if options.engine else f"{choice.why}, as for '{choice.engine}'"
@@ -143,36 +145,36 @@ def choose_engine(payload: Payload, options: Options) -> Choice:
             _check_forms_groups(choice.engine)
     except BadRequest as problem:
         raise BadRequest(f"{choice.why}: {problem}") if choice.why else problem from None
-    spans = getattr(plugins.load(_engines()[choice.engine]), "spans_hosts", True)
+    spans = getattr(entry_points.load(_engines()[choice.engine]), "spans_hosts", True)
     return choice._replace(one_host=cell.one_host, this_host=not spans)
 
 
-def default_engine(payload: Payload) -> Choice:
+def default_engine(payload: Payload) -> EngineChoice:
     """Return the engine of a cell that names none, by the installed engines' claims."""
     return _best(claims(payload)[1])
 
 
-def _best(found: dict[str, Claim]) -> Choice:
+def _best(found: dict[str, Claim]) -> EngineChoice:
     if not found:
         raise BadRequest("no engine can run this cell; `jupyter elastic doctor` says what is installed")
     best = max(found, key=lambda name: found[name].fit)
-    return Choice(best, found[best].why)
+    return EngineChoice(best, found[best].why)
 
 
-def _for_session(found: dict[str, Claim]) -> Choice:
+def _for_session(found: dict[str, Claim]) -> EngineChoice:
     """Return a session's engine: a later cell may train, so one that forms groups is preferred."""
     choice = _best(found)
-    engine = plugins.load(_engines()[choice.engine])
+    engine = entry_points.load(_engines()[choice.engine])
     if getattr(engine, "forms_groups", False):
         return choice
     for name in ("torch", "horovod"):
-        other = plugins.load(_engines()[name]) if name in _engines() else None
+        other = entry_points.load(_engines()[name]) if name in _engines() else None
         if other is not None and getattr(other, "sessions", False) and not other.missing():
-            return Choice(name, "later cells of the session may train")
+            return EngineChoice(name, "later cells of the session may train")
     return choice
 
 
-def claims(payload: Payload) -> tuple[Cell, dict[str, Claim]]:
+def claims(payload: Payload) -> tuple[CellText, dict[str, Claim]]:
     """Return a cell's hints, and the installed engines' claims on it, by name."""
     texts = local_modules(payload)
     uses = facts(payload).union(*map(in_text, texts))
@@ -181,7 +183,7 @@ def claims(payload: Payload) -> tuple[Cell, dict[str, Claim]]:
     found: dict[str, Claim] = {}
     for name in sorted(_engines()):
         with contextlib.suppress(ElasticError):  # reported where the engine is named, and by doctor
-            engine = plugins.load(_engines()[name])
+            engine = entry_points.load(_engines()[name])
             library = uses_library(payload, getattr(engine, "library", ()))
             if claim := hasattr(engine, "claim") and engine.claim(dataclasses.replace(cell, library=library)):
                 found[name] = claim
@@ -196,12 +198,12 @@ def local_modules(payload: Payload) -> list[str]:
         if own and not (folder.is_relative_to(sys.base_prefix) or folder.is_relative_to(sys.prefix)):
             with contextlib.suppress(OSError), os.scandir(folder) as entries:
                 installed = _installed(folder, folder.stat().st_mtime_ns)
-                for entry in itertools.islice(entries, MOST_ENTRIES):
+                for entry in itertools.islice(entries, MAX_ENTRIES):
                     if (name := entry.name.removesuffix(".py")) not in installed:
                         found.setdefault(name, []).append(entry.path)
     found.pop("jupyter_elastic", None)
     texts: list[str] = []
-    left, todo = MOST_TEXT, sorted(_modules(facts(payload)))
+    left, todo = MAX_TEXT, sorted(_modules(facts(payload)))
     while todo and left > 0:
         for file in itertools.chain.from_iterable(map(_files, map(Path, found.pop(todo.pop(), ())))):
             texts.append(_text(file))
@@ -230,7 +232,7 @@ def _files(module: Path) -> Iterator[Path]:
     if module.suffix == ".py":
         yield module
     elif (module / "__init__.py").is_file():
-        yield from itertools.islice(module.rglob("*.py"), MOST_MODULES)
+        yield from itertools.islice(module.rglob("*.py"), MAX_MODULES)
 
 
 def _text(path: Path) -> str:
@@ -247,7 +249,7 @@ def check_engine(name: str, *, resumable: bool = False, servers: int = 0, sessio
         if name not in _engines():
             found = ", ".join(_for_cells()) or "none"
             raise BadRequest(f"--engine {name}: there is no such engine; installed are {found}")
-    engine = plugins.load(_engines()[name])
+    engine = entry_points.load(_engines()[name])
     if not _takes_cells(engine):
         raise BadRequest(f"--engine {name}: it runs no cells; name another, or leave --engine out. Nothing was queued.")
     if missing := engine.missing():  # the workers run this kernel's interpreter
@@ -276,7 +278,7 @@ def check_engine(name: str, *, resumable: bool = False, servers: int = 0, sessio
 
 
 def _check_forms_groups(name: str) -> None:
-    if not getattr(plugins.load(_engines()[name]), "forms_groups", False):
+    if not getattr(entry_points.load(_engines()[name]), "forms_groups", False):
         raise BadRequest(
             f"--session and --gpus MIN:MAX: the engine {name} forms no groups, so nobody could come in; write "
             "--gpus N, or name another with --engine. Nothing was queued."
@@ -291,7 +293,7 @@ def _for_cells() -> list[str]:
     found = []
     for name, entries in sorted(_engines().items()):
         with contextlib.suppress(ElasticError):  # one that can't be imported
-            if _takes_cells(plugins.load(entries)):
+            if _takes_cells(entry_points.load(entries)):
                 found.append(name)
     return found
 
@@ -299,10 +301,10 @@ def _for_cells() -> list[str]:
 @functools.cache
 def _engines() -> dict[str, list[EntryPoint]]:
     """Return the installed engines, cached: reading the metadata of every installed package takes a while."""
-    return plugins.installed(plugins.ENGINES)
+    return entry_points.installed(entry_points.ENGINES)
 
 
-def report(package: capture.Package, options: Options, choice: Choice) -> list[str]:
+def report(package: capture.Package, options: CellOptions, choice: EngineChoice) -> list[str]:
     """Describe in a few lines what travels."""
     lines = []
     sent = sorted((c for c in package.captured if c.kind != "import"), key=lambda c: -c.size)

@@ -70,7 +70,7 @@ def client_key(path: str = "") -> tuple[str, str]:
     return public, secret
 
 
-class Choice(NamedTuple):
+class PoolChoice(NamedTuple):
     """The chosen pool, and the source of the choice."""
 
     endpoint: str
@@ -86,14 +86,14 @@ class _MachineConfig(Struct, frozen=True):
     socket: str = ""
 
 
-def choose(endpoint: str | None = None) -> Choice:
+def choose(endpoint: str | None = None) -> PoolChoice:
     """Choose the pool: by the argument, `$JUPYTER_ELASTIC_ENDPOINT`, `$JUPYTER_ELASTIC_DIR`, the machine's file.
 
     If none of them names a pool it is this user's own. BadRequest when the machine's file is needed and broken.
     """
     if given := endpoint or os.environ.get(ENDPOINT_VARIABLE, ""):
         why = "it was given" if endpoint else f"{ENDPOINT_VARIABLE} says so"
-        return Choice(given, why, "ask whoever runs it, or see its log")
+        return PoolChoice(given, why, "ask whoever runs it, or see its log")
     if os.environ.get(DIR_VARIABLE):
         return _own(f"{DIR_VARIABLE} says so")
     file = Path(os.environ.get(CONFIG_VARIABLE, CONFIG))
@@ -107,12 +107,12 @@ def choose(endpoint: str | None = None) -> Choice:
         ) from problem
     if socket:
         advice = f"see `systemctl status jupyter-elastic`, tell its administrator, or {own_pool}"
-        return Choice(f"ipc://{socket}", f"{file} names it", advice)
+        return PoolChoice(f"ipc://{socket}", f"{file} names it", advice)
     return _own("nothing names another")
 
 
-def _own(why: str) -> Choice:
-    return Choice("", why, f"start one with `jupyter elastic daemon`, or see {state_dir() / 'daemon.log'}")
+def _own(why: str) -> PoolChoice:
+    return PoolChoice("", why, f"start one with `jupyter elastic daemon`, or see {state_dir() / 'daemon.log'}")
 
 
 def _machine_config(file: Path) -> _MachineConfig:

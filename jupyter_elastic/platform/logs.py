@@ -20,7 +20,7 @@ Format: TypeAlias = Literal["text", "json"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 FIELDS = ("user", "job", "attempt")
 """Fields of JSON lines that `extra` may set."""
-MOST_HELD = 1000
+MAX_HELD = 1000
 """Maximum number of lines that wait for the log's format."""
 
 
@@ -67,7 +67,7 @@ def set_up_later(handlers: Sequence[logging.Handler]) -> Callable[[Format], None
         A function to call with the format.
     """
     _format("text", handlers)
-    held = [MemoryHandler(MOST_HELD, logging.WARNING, handler) for handler in handlers]
+    held = [MemoryHandler(MAX_HELD, logging.WARNING, handler) for handler in handlers]
     logging.basicConfig(level=logging.INFO, handlers=held, force=True)
     return lambda kind: set_up(kind, handlers)
 

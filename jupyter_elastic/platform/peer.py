@@ -12,7 +12,7 @@ from jupyter_elastic.types.errors import NotAllowed
 _ucred = struct.Struct("3i")
 
 
-class Peer(NamedTuple):
+class PeerIdentity(NamedTuple):
     """The process that connected, or that listens."""
 
     pid: int
@@ -20,9 +20,9 @@ class Peer(NamedTuple):
     gid: int
 
 
-def peer_of(connected: socket.socket) -> Peer:
+def peer_of(connected: socket.socket) -> PeerIdentity:
     """Return the process at the other end."""
-    return Peer(*_ucred.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _ucred.size)))
+    return PeerIdentity(*_ucred.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _ucred.size)))
 
 
 def check_same_user(connected: socket.socket) -> None:

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from jupyter_elastic import types
 from jupyter_elastic.types import (
-    AgentPlace,
+    AgentOrigin,
     AnyEffect,
     Event,
     HostInfo,
@@ -56,7 +56,7 @@ class Hello(Ask, frozen=True, kw_only=True):
     version: int
     role: str = "client"
     """`client` or `agent`."""
-    place: AgentPlace | None = None
+    place: AgentOrigin | None = None
     """Origin of the agent. A user's second agent with another origin is refused while the first one's processes run."""
     alone: bool = False
     """True if the agent has checked all jobs' folders and found no live driver."""
@@ -106,7 +106,7 @@ class ResizeJob(Ask, frozen=True, kw_only=True):
     deadline_at: float | UnsetType | None = UNSET
 
 
-class Drain(Ask, frozen=True, kw_only=True):
+class BeginDrain(Ask, frozen=True, kw_only=True, tag="Drain"):
     """Keep a host, a slot or (`target` empty: maintenance) the pool from new work. Administrators. Answer: `Done`."""
 
     target: str = ""
@@ -280,7 +280,7 @@ AnyAsk: TypeAlias = (
     | CancelJobs
     | ReleaseJob
     | ResizeJob
-    | Drain
+    | BeginDrain
     | Undrain
     | ListJobs
     | ListHosts

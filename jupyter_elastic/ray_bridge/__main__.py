@@ -26,17 +26,18 @@ from typing import Any
 
 import msgspec
 
-from jupyter_elastic.platform import hosts_file, paths
-from jupyter_elastic.protocol.ray import RayNode
-from jupyter_elastic.ray_bridge import groups
+from jupyter_elastic.hostfiles import hosts_file
+from jupyter_elastic.platform import paths
+from jupyter_elastic.protocol.ray_messages import RayNode
+from jupyter_elastic.ray_bridge import placement_groups
 
 NAMESPACE = "jupyter-elastic"
 CONNECT_S = 5.0
 """Seconds that the cluster's address may take to answer."""
 HELD_S = 120.0
-"""Seconds that Ray may take to hand over the pool's CPUs or GPUs: it starts an interpreter to hold them."""
+"""Seconds that Ray may take to host_agent over the pool's CPUs or GPUs: it starts an interpreter to hold them."""
 PIECE = 256 * 1024
-LOOK_S = 5.0
+POLL_S = 5.0
 """Seconds between two checks if Ray drains the node."""
 WINDOW = 8
 """Maximum number of pieces under way in each direction: Ray itself would keep as many as it is given."""
@@ -46,7 +47,7 @@ class NotReached(Exception):
     """Says why the cluster or its node can't be used."""
 
 
-class HandActor:
+class HostAgentActor:
     """Starts a host agent on its node, and carries its streams. A thread for each direction keeps their order."""
 
     def start(self, argv: Sequence[str], address: str) -> str:
@@ -125,7 +126,7 @@ def main() -> int:
     try:
         ray = _connected(given.address)
         if given.groups:
-            groups.serve(ray, _nodes(ray), out)
+            placement_groups.serve(ray, _nodes(ray), out)
             return 0
         if not given.node:
             os.write(out, msgspec.json.encode(_nodes(ray)) + b"\n")
@@ -193,20 +194,22 @@ def _carry(ray: Any, given: argparse.Namespace, out: int) -> int:
         raise NotReached(f"Ray drains the node {node.address}: nothing new may begin there")
     there = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.id, soft=False)
     make = ray.remote(num_cpus=0, max_restarts=0, concurrency_groups={"in": 1, "out": 1, "err": 1})
-    hand = make(HandActor).options(scheduling_strategy=there).remote()  # starts at the same time as the holder
+    host_agent = (
+        make(HostAgentActor).options(scheduling_strategy=there).remote()
+    )  # starts at the same time as the holder
     if given.cpus or given.gpus:
         _hold(ray, there, node, given)
     try:
-        if problem := ray.get(hand.start.options(concurrency_group="in").remote(given.run, node.address)):
+        if problem := ray.get(host_agent.start.options(concurrency_group="in").remote(given.run, node.address)):
             raise NotReached(problem)
-        threading.Thread(target=_feed, args=(ray, hand), daemon=True).start()
+        threading.Thread(target=_feed, args=(ray, host_agent), daemon=True).start()
         if given.host:
-            threading.Thread(target=_watch_drain, args=(ray, node, given.host, hand), daemon=True).start()
-        saying = threading.Thread(target=_copy, args=(ray, hand, "stderr", "err", 2), daemon=True)
+            threading.Thread(target=_watch_drain, args=(ray, node, given.host, host_agent), daemon=True).start()
+        saying = threading.Thread(target=_copy, args=(ray, host_agent, "stderr", "err", 2), daemon=True)
         saying.start()
-        _copy(ray, hand, "stdout", "out", out)
+        _copy(ray, host_agent, "stdout", "out", out)
         os.close(out)
-        code: int = ray.get(hand.ended.options(concurrency_group="out").remote())
+        code: int = ray.get(host_agent.ended.options(concurrency_group="out").remote())
         saying.join(CONNECT_S)
     except ray.exceptions.RayError as problem:
         raise NotReached(f"Ray has lost the node {given.node}: {' '.join(str(problem).split())[:300]}") from problem
@@ -248,22 +251,22 @@ def _hold(ray: Any, there: Any, node: RayNode, given: argparse.Namespace) -> Non
 
 def _end_of(ray: Any, node: RayNode, host: str) -> float | None:
     """Return the end of a node that Ray drains, in seconds since the epoch, and store it; None: it stays."""
-    deadline = groups.read_draining(ray).get(node.id)
+    deadline = placement_groups.read_draining(ray).get(node.id)
     if deadline is None:
         return None
     state = paths.state_dir()
     known = next((one.until for one in hosts_file.read(state) if one.name == host), None)
-    until = groups.ends({node.id: deadline}, {node.id: time.time()})[node.id]
+    until = placement_groups.ends({node.id: deadline}, {node.id: time.time()})[node.id]
     if known is not None and known <= until:  # without a deadline the time counts from the first sight of the drain
         return known
     hosts_file.put_end(state, host, until)
     return until
 
 
-def _watch_drain(ray: Any, node: RayNode, host: str, hand: Any) -> None:
+def _watch_drain(ray: Any, node: RayNode, host: str, host_agent: Any) -> None:
     """End the host agent when the node's time is over: Ray waits for that, if the drain has no deadline."""
     while True:
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
         try:
             until = _end_of(ray, node, host)
         except Exception as problem:  # Ray's error, or the pool's file can't be read: the next time may work
@@ -271,26 +274,26 @@ def _watch_drain(ray: Any, node: RayNode, host: str, hand: Any) -> None:
             continue
         if until is not None and time.time() >= until:
             sys.stderr.write(f"Ray drains the node {node.address}\n")
-            hand.close.options(concurrency_group="in").remote()
+            host_agent.close.options(concurrency_group="in").remote()
             return
 
 
-def _feed(ray: Any, hand: Any) -> None:
+def _feed(ray: Any, host_agent: Any) -> None:
     """Carry this process's stdin to the host agent, until stdin ends or the host agent takes no more."""
-    write = hand.write.options(concurrency_group="in")
+    write = host_agent.write.options(concurrency_group="in")
     under_way: deque[Any] = deque()
     with contextlib.suppress(ray.exceptions.RayError):  # `_copy` gets the same error
         while data := os.read(0, PIECE):
             under_way.append(write.remote(data))
             if len(under_way) > WINDOW and not ray.get(under_way.popleft()):
                 return
-        ray.get(hand.close.options(concurrency_group="in").remote())
+        ray.get(host_agent.close.options(concurrency_group="in").remote())
 
 
-def _copy(ray: Any, hand: Any, stream: str, group: str, target: int) -> None:
+def _copy(ray: Any, host_agent: Any, stream: str, group: str, target: int) -> None:
     """Carry one of the host agent's streams here, until it ends."""
     options: Mapping[str, Any] = {"num_returns": "streaming", "_generator_backpressure_num_objects": WINDOW}
-    for piece in hand.read.options(concurrency_group=group, **options).remote(stream):
+    for piece in host_agent.read.options(concurrency_group=group, **options).remote(stream):
         data = ray.get(piece)
         while data:
             data = data[os.write(target, data) :]

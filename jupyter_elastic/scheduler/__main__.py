@@ -23,15 +23,16 @@ from msgspec.structs import replace
 from jupyter_elastic.platform import endpoints, logs, paths, private_files, processes, systemd
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.platform.version import __version__
-from jupyter_elastic.scheduler import hosts, plugins
-from jupyter_elastic.scheduler.auth import Keys, Rights, user_name
-from jupyter_elastic.scheduler.config import Options, read_options
-from jupyter_elastic.scheduler.connections import raise_descriptor_limit
+from jupyter_elastic.scheduler.access.auth import Keys, Rights, user_name
+from jupyter_elastic.scheduler.access.shares import SharesFile
+from jupyter_elastic.scheduler.config import DaemonOptions, read_options
 from jupyter_elastic.scheduler.daemon import Daemon
-from jupyter_elastic.scheduler.limits import SHARED, Limits
+from jupyter_elastic.scheduler.net.connections import raise_descriptor_limit
+from jupyter_elastic.scheduler.net.rate_limits import SHARED, Limits
+from jupyter_elastic.scheduler.net.transport import CurveKeys
+from jupyter_elastic.scheduler.planning import plugins
 from jupyter_elastic.scheduler.settings import LEASE_S, WARM, Settings
-from jupyter_elastic.scheduler.shares import SharesFile
-from jupyter_elastic.scheduler.transport import Curve
+from jupyter_elastic.scheduler.slots import slot_sources
 from jupyter_elastic.types.errors import BadRequest, ElasticError
 
 ALREADY = 3
@@ -77,7 +78,7 @@ def _log(log_format: logs.Format, *, foreground: bool) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Make the parser; options that are not given are absent from its result (defaults: `Options`)."""
+    """Make the parser; options that are not given are absent from its result (defaults: `DaemonOptions`)."""
     parser = argparse.ArgumentParser(
         prog="jupyter elastic daemon", description="Serve a pool.", argument_default=argparse.SUPPRESS
     )
@@ -121,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _settings(options: Options) -> Settings:
+def _settings(options: DaemonOptions) -> Settings:
     if options.slots is not None and not 1 <= options.slots <= 10_000:
         raise BadRequest(f"--slots {options.slots}: expected a number from 1 to 10000")
     if options.server_slots is not None and not 0 <= options.server_slots <= 10_000:
@@ -150,7 +151,7 @@ def _settings(options: Options) -> Settings:
     return Settings(
         state_dir=paths.state_dir(),
         socket=socket,
-        source=hosts.source(options.hosts, slots=options.slots, server_slots=options.server_slots),
+        source=slot_sources.source(options.hosts, slots=options.slots, server_slots=options.server_slots),
         rights=Rights(admins=options.admin),
         shared=bool(options.socket),
         group=_group(options.group) if options.group else None,
@@ -169,7 +170,7 @@ def _settings(options: Options) -> Settings:
     )
 
 
-def _limits(options: Options) -> Limits:
+def _limits(options: DaemonOptions) -> Limits:
     if not options.socket and not options.tcp:
         return Limits()
     return replace(
@@ -177,7 +178,7 @@ def _limits(options: Options) -> Limits:
     )
 
 
-def _check_is_found(options: Options) -> None:
+def _check_is_found(options: DaemonOptions) -> None:
     """Raise BadRequest if no client would find this daemon because the machine has another."""
     choice = endpoints.choose()
     if choice.endpoint.startswith("ipc://") and not options.socket and not os.environ.get(paths.DIR_VARIABLE):
@@ -201,7 +202,7 @@ def _group(name: str) -> int:
     return number
 
 
-def _curve(table: Path, *, required: bool) -> Curve:
+def _curve(table: Path, *, required: bool) -> CurveKeys:
     """Return the daemon's key pair, made once and kept, and the table of keys, which may be `required`."""
     try:
         table.read_bytes()
@@ -219,7 +220,7 @@ def _curve(table: Path, *, required: bool) -> Curve:
         public, secret = path.read_bytes().split()
     except ValueError:
         raise BadRequest(f"{path} is not a key pair; move it away, and a new one is made") from None
-    return Curve(public=public, secret=secret, keys=Keys(table, required=required))
+    return CurveKeys(public=public, secret=secret, keys=Keys(table, required=required))
 
 
 async def _serve(settings: Settings) -> None:

@@ -1,6 +1,6 @@
 """Track which peer is the agent of which user, and send orders to agents.
 
-Knows peers and orders; `core.agents` decides if a new agent may succeed another.
+Knows peers and orders; `core.agent_succession` decides if a new agent may succeed another.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from math import inf
 from typing import Any
 
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.scheduler.core.agents import objection
+from jupyter_elastic.scheduler.core.agent_succession import objection
 from jupyter_elastic.scheduler.core.react import outstanding
 from jupyter_elastic.scheduler.core.state import Job
-from jupyter_elastic.scheduler.leases import AttemptId, Leases
-from jupyter_elastic.scheduler.state_store import StateStore
-from jupyter_elastic.scheduler.transport import Peer, Transport
+from jupyter_elastic.scheduler.journal.state_store import StateStore
+from jupyter_elastic.scheduler.net.transport import Peer, Transport
+from jupyter_elastic.scheduler.slots.leases import AttemptId, Leases
 from jupyter_elastic.types import ACTIVE, AgentReported, AnyEffect, Cancel, ReleaseReported, TakenForLost
 from jupyter_elastic.types.errors import BadRequest, NotAllowed, ProtocolError
 
@@ -87,7 +87,7 @@ class Agents:
         if self._store.failing is not None:
             return
         heard = {user: limit - SILENCE_S for user, limit in self._awaited.items()}
-        heard |= {user: peer.heard_at for user, peer in self._peers.items()}
+        heard |= {user: peer.received_at for user, peer in self._peers.items()}
         for job in self.leases.run_out(self._store.core.state, heard):
             about = {"user": job.owner, "job": job.job, "attempt": job.attempt}
             reason = f"nothing was heard of the agent of {job.owner} for the {job.lease_s:g} s of its lease"
@@ -158,7 +158,7 @@ class Agents:
         """Report agents as gone that have disconnected or were silent for too long."""
         now = self._monotonic()
         late = [user for user, limit in self._awaited.items() if now > limit]
-        gone = [user for user, peer in self._peers.items() if peer.gone or now > peer.heard_at + SILENCE_S]
+        gone = [user for user, peer in self._peers.items() if peer.gone or now > peer.received_at + SILENCE_S]
         for user in late:
             del self._awaited[user]
         for user in gone:

@@ -12,13 +12,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from jupyter_elastic.platform.logs import Format
-from jupyter_elastic.scheduler.limits import SHARED
-from jupyter_elastic.scheduler.policy_runner import DEADLINE_S
+from jupyter_elastic.scheduler.net.rate_limits import SHARED
+from jupyter_elastic.scheduler.planning.policy_runner import DEADLINE_S
 from jupyter_elastic.scheduler.settings import KEEP_JOBS, KEEP_S
 from jupyter_elastic.types.errors import BadRequest
 
 
-class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
+class DaemonOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
     """Options of the daemon: a key of the file is an option of the command line without its dashes.
 
     `scheduler/__main__.py` explains each.
@@ -47,17 +47,17 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ren
     deadline: float = DEADLINE_S
 
 
-def read_options(config: str, given: Mapping[str, Any]) -> Options:
+def read_options(config: str, given: Mapping[str, Any]) -> DaemonOptions:
     """Merge the options `given` on the command line with those of the file `config`, if there is one."""
-    return replace(_read(Path(config)) if config else Options(), **given)
+    return replace(_read(Path(config)) if config else DaemonOptions(), **given)
 
 
-def _read(path: Path) -> Options:
+def _read(path: Path) -> DaemonOptions:
     """Read the options in a TOML file; BadRequest names the file, the key and what is wrong with it."""
     try:
-        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Options)
+        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), DaemonOptions)
     except (OSError, UnicodeDecodeError) as problem:
         raise BadRequest(f"--config: {path} can't be read ({problem})") from problem
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as problem:
-        keys = ", ".join(Options.__struct_encode_fields__)
+        keys = ", ".join(DaemonOptions.__struct_encode_fields__)
         raise BadRequest(f"--config: {path}: {problem}; it may have the keys {keys}") from problem

@@ -15,25 +15,25 @@ from math import inf
 
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import metrics, policies, requests
+from jupyter_elastic.scheduler.access.shares import EQUAL
+from jupyter_elastic.scheduler.access.users import Users
+from jupyter_elastic.scheduler.access.visibility import Visibility
 from jupyter_elastic.scheduler.agents import Agents
-from jupyter_elastic.scheduler.audit import AuditBook
 from jupyter_elastic.scheduler.clock import Clock
-from jupyter_elastic.scheduler.intake import Intake
-from jupyter_elastic.scheduler.journal import Journal
-from jupyter_elastic.scheduler.limits import UNIT_S, Allowances, too_fast, too_many_connections
-from jupyter_elastic.scheduler.past import PastBook
-from jupyter_elastic.scheduler.planner import Planner
-from jupyter_elastic.scheduler.policy_runner import PolicyRunner
-from jupyter_elastic.scheduler.refusals import Refusals
+from jupyter_elastic.scheduler.journal.audit_query import AuditQuery
+from jupyter_elastic.scheduler.journal.history_query import HistoryQuery
+from jupyter_elastic.scheduler.journal.journal import Journal
+from jupyter_elastic.scheduler.journal.refusals import Refusals
+from jupyter_elastic.scheduler.journal.state_store import Context, StateStore
+from jupyter_elastic.scheduler.journal.usage_query import UsageQuery
+from jupyter_elastic.scheduler.net.event_streams import Subscriptions
+from jupyter_elastic.scheduler.net.fair_queue import FairQueue
+from jupyter_elastic.scheduler.net.rate_limits import UNIT_S, Allowances, too_fast, too_many_connections
+from jupyter_elastic.scheduler.net.transport import Peer, Transport
+from jupyter_elastic.scheduler.planning.planner import Planner
+from jupyter_elastic.scheduler.planning.policy_runner import PolicyRunner
 from jupyter_elastic.scheduler.settings import Settings
-from jupyter_elastic.scheduler.shares import EQUAL
-from jupyter_elastic.scheduler.state_store import Context, StateStore
-from jupyter_elastic.scheduler.subscriptions import Subscriptions
 from jupyter_elastic.scheduler.timers import Timers
-from jupyter_elastic.scheduler.transport import Peer, Transport
-from jupyter_elastic.scheduler.usage import UsageBook
-from jupyter_elastic.scheduler.users import Users
-from jupyter_elastic.scheduler.visibility import Visibility
 from jupyter_elastic.types import (
     AnyEffect,
     Event,
@@ -103,9 +103,9 @@ class Daemon:
         )
         if settings.curve is not None:
             settings.curve.keys.registered = self._registered
-        self.usage = UsageBook(self.store.journal)
-        self.audit = AuditBook(self.store.journal)
-        self.past = PastBook(self.store.journal)
+        self.usage = UsageQuery(self.store.journal)
+        self.audit = AuditQuery(self.store.journal)
+        self.past = HistoryQuery(self.store.journal)
         self._refusals = Refusals()
         self._clock = clock
         self.agents = Agents(self.store, self.transport, clock.monotonic)
@@ -115,7 +115,7 @@ class Daemon:
         self._timers = Timers(settings, clock, self.store, self.agents, self.transport, self._refusals)
         self._counted = metrics.Counted()
         self._answers: list[tuple[Context, wire.AnyAnswer]] = []
-        self._long: Intake[tuple[Context, wire.AnyAsk, requests.LongAnswer]] = Intake()
+        self._long: FairQueue[tuple[Context, wire.AnyAsk, requests.LongAnswer]] = FairQueue()
         self._any_long = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
         self._stopping = asyncio.Event()
@@ -189,7 +189,7 @@ class Daemon:
         self.endpoints.append(socket)
         if settings.tcp and settings.curve is not None:
             self.endpoints.append(self.transport.listen_tcp(settings.tcp, settings.curve))
-        self._timers.look_at_hosts()
+        self._timers.poll_hosts()
         self._note_shares()
         if policy and policy != store.core.state.policy:
             self._runner.check(policy, {}, "")
@@ -276,7 +276,7 @@ class Daemon:
             journal_bytes=store.journal.size,
             writable=store.failing is None,
             connections=len(connections),
-            most_connections=connections.most,
+            max_connections=connections.most,
             agents=len(self.agents),
         )
         problem = "" if store.failing is None else str(store.failing)

@@ -109,7 +109,7 @@ class Sources(Struct, frozen=True, kw_only=True):
     journal_bytes: int
     writable: bool
     connections: int
-    most_connections: int
+    max_connections: int
     agents: int
 
 
@@ -142,7 +142,7 @@ def families(state: State, now: float, sources: Sources) -> tuple[MetricFamily, 
                 sum(state.jobs[job].lease_s > 0 for job in state.active)),
         _family("agents", "gauge", "Agents that are connected.", sources.agents),
         _family("connections", "gauge", "Open connections.", sources.connections),
-        _family("connections_limit", "gauge", "As many may be open.", sources.most_connections),
+        _family("connections_limit", "gauge", "As many may be open.", sources.max_connections),
         _family("refusals", "counter", "Asks that were refused.", counted.refused, "code", "ask"),
         _family("policy_info", "gauge", "The policy that decides.", {(state.policy,): 1.0}, "policy"),
         _histogram("plan_seconds", "What the policy took for a plan.", sources.plans),

@@ -21,38 +21,38 @@ from msgspec.structs import asdict, replace
 
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.scheduler import plugins
+from jupyter_elastic.scheduler.access.auth import Rights
+from jupyter_elastic.scheduler.access.shares import SESSIONS, Shares, Terms
+from jupyter_elastic.scheduler.access.visibility import Visibility
 from jupyter_elastic.scheduler.agents import Agents
-from jupyter_elastic.scheduler.audit import AuditBook
-from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.core import suitable
 from jupyter_elastic.scheduler.core.decide import found
 from jupyter_elastic.scheduler.core.explain import count, policy_reason
 from jupyter_elastic.scheduler.core.state import State
-from jupyter_elastic.scheduler.hosts import kept_from
-from jupyter_elastic.scheduler.limits import Limits, ask_admins
-from jupyter_elastic.scheduler.past import PastBook
+from jupyter_elastic.scheduler.journal.audit_query import AuditQuery
+from jupyter_elastic.scheduler.journal.history_query import HistoryQuery
+from jupyter_elastic.scheduler.journal.state_store import Context, StateStore
+from jupyter_elastic.scheduler.journal.usage_query import UsageQuery
+from jupyter_elastic.scheduler.net.event_streams import Subscriptions
+from jupyter_elastic.scheduler.net.rate_limits import Limits, ask_admins
+from jupyter_elastic.scheduler.net.transport import Peer
+from jupyter_elastic.scheduler.planning import plugins
 from jupyter_elastic.scheduler.settings import Settings
-from jupyter_elastic.scheduler.shares import SESSIONS, Shares, Terms
-from jupyter_elastic.scheduler.state_store import Context, StateStore
-from jupyter_elastic.scheduler.subscriptions import Subscriptions
-from jupyter_elastic.scheduler.transport import Peer
-from jupyter_elastic.scheduler.usage import UsageBook
-from jupyter_elastic.scheduler.visibility import Visibility
+from jupyter_elastic.scheduler.slots.slot_sources import kept_from
 from jupyter_elastic.types import (
     MAX_METRICS,
+    AdmitKey,
     Cancel,
     DrainSlots,
     Event,
     HostsReported,
     JobSpec,
     ProgressReported,
-    RegisterKey,
     Resize,
-    RevokeKey,
     Submit,
     UndrainSlots,
     UsePolicy,
+    WithdrawKey,
     other_machines,
 )
 from jupyter_elastic.types.errors import BadRequest, ElasticError, NotAllowed, NotFound, ProtocolError, TooMuch
@@ -90,9 +90,9 @@ class DaemonApi(Protocol):
     visibility: Visibility
     shares: Shares
     limits: Limits
-    usage: UsageBook
-    audit: AuditBook
-    past: PastBook
+    usage: UsageQuery
+    audit: AuditQuery
+    past: HistoryQuery
     pool: str
     endpoints: list[str]
     started_at: float
@@ -334,7 +334,7 @@ def _resize(ask: wire.ResizeJob, api: DaemonApi, context: Context) -> Answer:
 
 
 @answer.register
-def _drain(ask: wire.Drain, api: DaemonApi, context: Context) -> Answer:
+def _drain(ask: wire.BeginDrain, api: DaemonApi, context: Context) -> Answer:
     api.rights.drain(context.peer.caller)
     if ask.grace_s is not None and not 0 <= ask.grace_s <= LONGEST_GRACE_S:
         raise BadRequest(f"a grace is a number of seconds from 0 to {LONGEST_GRACE_S:,.0f}; without one jobs run on")
@@ -466,7 +466,7 @@ def _renew_leases(ask: wire.RenewLeases, api: DaemonApi, context: Context) -> An
 @answer.register
 def _report_failed_hosts(ask: wire.ReportFailedHosts, api: DaemonApi, context: Context) -> Answer:
     api.agents.check_agent(context.peer)
-    known = {host.name for host in api.store.core.state.hosts if host.reach}
+    known = {host.name for host in api.store.core.state.hosts if host.url}
     failed = {name: replace(one, why=visible(one.why)[:300]) for name, one in ask.hosts.items() if name in known}
     api.agents.failed_hosts[context.peer.user] = failed
     # At once: an attempt that such a host cost is over in a moment, and the next one must not begin there.
@@ -534,7 +534,7 @@ def _register_key(ask: wire.RegisterKey, api: DaemonApi, context: Context) -> An
     if any(map(has_control, ask.groups)):
         raise BadRequest("the name of a group holds control characters; give it another one")
     asked = {name: getattr(ask, name) for name in ("key", "rights", "groups", "term_s")}
-    api.store.command(RegisterKey(**api.store.stamp(context.peer.user), user=user, **asked))
+    api.store.command(AdmitKey(**api.store.stamp(context.peer.user), user=user, **asked))
     expires_at = api.store.core.state.registered[ask.key].expires_at
     server_key = curve.public.decode()
     return wire.KeyAdmitted(user=user, endpoint=api.endpoints[-1], server_key=server_key, expires_at=expires_at)
@@ -557,7 +557,7 @@ def _revoke_key(ask: wire.RevokeKey, api: DaemonApi, context: Context) -> Answer
     if known is not None and ask.user and known.user != _name_in_pool(ask.user, ask.kind):
         raise NotAllowed("this key is another user's; only that one may take it back")
     stamp = api.store.stamp(context.peer.user)
-    api.store.command(RevokeKey(**stamp, key=ask.key, reason=ask.reason[:REASON_CHARS]))
+    api.store.command(WithdrawKey(**stamp, key=ask.key, reason=ask.reason[:REASON_CHARS]))
     return wire.Done()
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from msgspec import Struct
 
 from jupyter_elastic.platform.logs import Format
-from jupyter_elastic.scheduler.auth import Rights
-from jupyter_elastic.scheduler.hosts import Source
-from jupyter_elastic.scheduler.limits import Limits
-from jupyter_elastic.scheduler.policy_runner import DEADLINE_S
-from jupyter_elastic.scheduler.shares import SharesFile
-from jupyter_elastic.scheduler.transport import Curve
+from jupyter_elastic.scheduler.access.auth import Rights
+from jupyter_elastic.scheduler.access.shares import SharesFile
+from jupyter_elastic.scheduler.net.rate_limits import Limits
+from jupyter_elastic.scheduler.net.transport import CurveKeys
+from jupyter_elastic.scheduler.planning.policy_runner import DEADLINE_S
+from jupyter_elastic.scheduler.slots.slot_sources import Source
 
 KEEP_S = 30 * 86_400.0
 """Seconds after its end for which the state holds a job."""
@@ -36,7 +36,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     group: int | None = None
     """UNIX group that may connect; None: all users."""
     tcp: str = ""
-    curve: Curve | None = None
+    curve: CurveKeys | None = None
     policy: str = ""
     """Policy to switch to at the start; empty: the last one."""
     deadline_s: float = DEADLINE_S

@@ -9,19 +9,20 @@ import asyncio
 import ctypes
 import logging
 
-from jupyter_elastic.platform import host_failures, paths, shared_hosts
-from jupyter_elastic.scheduler import foreign
+from jupyter_elastic.hostfiles import host_failures, shared_hosts
+from jupyter_elastic.platform import paths
 from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.clock import Clock
 from jupyter_elastic.scheduler.core.keys import expired
-from jupyter_elastic.scheduler.hosts import all_hosts, kept_from, shared_pool, without_own
+from jupyter_elastic.scheduler.journal.refusals import Refusals
+from jupyter_elastic.scheduler.journal.restore import LONG
+from jupyter_elastic.scheduler.journal.state_store import StateStore
 from jupyter_elastic.scheduler.metrics import SHORT_S, Histogram
-from jupyter_elastic.scheduler.refusals import Refusals
-from jupyter_elastic.scheduler.restore import LONG
+from jupyter_elastic.scheduler.net.transport import Transport
 from jupyter_elastic.scheduler.settings import Settings
-from jupyter_elastic.scheduler.state_store import StateStore
-from jupyter_elastic.scheduler.transport import Transport
-from jupyter_elastic.types import Forget, Host, HostsReported, Refuse, RevokeKey, SlotId, Tick
+from jupyter_elastic.scheduler.slots import foreign
+from jupyter_elastic.scheduler.slots.slot_sources import all_hosts, kept_from, shared_pool, without_own
+from jupyter_elastic.types import Forget, Host, HostsReported, Refuse, SlotId, Tick, WithdrawKey
 from jupyter_elastic.types.texts import also_used_by
 
 HOUSEKEEPING_S = 1.0
@@ -68,7 +69,7 @@ class Timers:
         self._trimmed = (-1, -1)
         self._suspicious: frozenset[foreign.Sighting] = frozenset()
         """Processes that were foreign on leased slots at the last poll of the hosts."""
-        self._look_soon = False
+        self._poll_soon = False
         self.lag = Histogram(SHORT_S)
         """Seconds by which the loop was late for the regular work."""
 
@@ -127,7 +128,7 @@ class Timers:
 
     def _end_terms(self) -> None:
         for key in expired(self._store.core.state, self._store.now()):
-            self._store.observe(RevokeKey(**self._store.stamp(), key=key, reason="its term is over"))
+            self._store.observe(WithdrawKey(**self._store.stamp(), key=key, reason="its term is over"))
 
     def _trim(self) -> None:
         """Release free memory, unless nothing has happened since the last time."""
@@ -146,7 +147,7 @@ class Timers:
 
         seen = noted()
         while True:
-            due = self._clock.monotonic() + (CONFIRM_S if self._look_soon else SCAN_S)
+            due = self._clock.monotonic() + (CONFIRM_S if self._poll_soon else SCAN_S)
             while self._clock.monotonic() < due and noted() == seen:  # noqa: ASYNC110 - files have no events
                 await asyncio.sleep(NOTES_S)
             seen = noted()
@@ -157,7 +158,7 @@ class Timers:
             else:
                 self._store.commit()
 
-    def look_at_hosts(self) -> None:
+    def poll_hosts(self) -> None:
         """Poll the hosts once. Raises what the source raises."""
         self._report(self._hosts(self._slots_held()))
 
@@ -171,7 +172,7 @@ class Timers:
         hosts = without_own(hosts, self._slots_held())  # a job may have started while the source was looking
         before = self._suspicious
         hosts, self._suspicious = foreign.judge(hosts, self._holders(), before)
-        self._look_soon = bool(self._suspicious - before)
+        self._poll_soon = bool(self._suspicious - before)
         self._log_foreign(hosts)
         hosts = kept_from(hosts, self._agents.failed_hosts)
         self._store.observe(HostsReported(**self._store.stamp(), hosts=hosts))

@@ -10,6 +10,6 @@ from typing import Any
 
 
 def _jupyter_server_extension_points() -> list[dict[str, Any]]:
-    from jupyter_elastic.server_ext.app import ElasticApp
+    from jupyter_elastic.server_ext.extension import ElasticApp
 
     return [{"module": "jupyter_elastic.server_ext", "app": ElasticApp}]

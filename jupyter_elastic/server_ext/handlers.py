@@ -26,21 +26,21 @@ from tornado import web  # type: ignore[attr-defined]
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from jupyter_elastic.client.job import BACKGROUND
-from jupyter_elastic.client.requests import expect
+from jupyter_elastic.client.open_requests import expect
 from jupyter_elastic.jobfiles.job_folder import FileRefused, JobFolder
 from jupyter_elastic.jobfiles.payload import SOURCE
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.server_ext.functions import CallRequest, job_info
+from jupyter_elastic.server_ext.function_calls import CallRequest, job_info
 from jupyter_elastic.types import ENDED, JobId, JobInfo, JobSpec
 from jupyter_elastic.types.errors import BadRequest, ElasticError, NotFound
 from jupyter_elastic.types.texts import visible
-from jupyter_elastic.widgets import earlier, forecasts
-from jupyter_elastic.widgets.follower import PoolFollower
-from jupyter_elastic.widgets.page import kept_page, page_now, without_clock
-from jupyter_elastic.widgets.patches import patch
-from jupyter_elastic.widgets.pool_screen import MAX_WINDOW
-from jupyter_elastic.widgets.timeline_screen import TimelineLook
+from jupyter_elastic.views import earlier_runs, forecasts
+from jupyter_elastic.views.follower import PoolFollower
+from jupyter_elastic.views.job_page import kept_page, page_now, without_clock
+from jupyter_elastic.views.patches import patch
+from jupyter_elastic.views.pool_screen import MAX_WINDOW
+from jupyter_elastic.views.timeline_screen import TimelineLook
 
 STATUS = {
     "bad_request": 400, "not_found": 404, "not_allowed": 403, "too_much": 429, "too_fast": 429, "unreachable": 503,
@@ -49,7 +49,7 @@ STATUS = {
 TEXT = "text/plain; charset=utf-8"
 NOT_HERE = "This server does not let you switch the policy of the pool: ask whoever runs this hub."
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-PUSH_S, LOOK_S = 0.1, 0.5
+PUSH_S, POLL_S = 0.1, 0.5
 """Minimum seconds between pages sent to a socket, and seconds between reads of the ranks' output."""
 TIMELINE_S, TIMELINE_IDLE_S = 0.5, 10.0
 """Minimum seconds between timelines, and seconds between them if only time has passed."""
@@ -272,7 +272,7 @@ class EarlierHandler(_Api):
     @_answers("read")
     async def get(self, job: str) -> Any:
         """Return a list of `Run`, newest first."""
-        return await earlier.runs(self.follower, job_number(job))
+        return await earlier_runs.runs(self.follower, job_number(job))
 
 
 class MetricsHandler(_Api):
@@ -281,7 +281,7 @@ class MetricsHandler(_Api):
     @_answers("read")
     async def get(self, job: str) -> Any:
         """Return a list of `Series`."""
-        return await earlier.metrics(self.follower, job_number(job))
+        return await earlier_runs.metrics(self.follower, job_number(job))
 
 
 class ScriptHandler(_Api):
@@ -390,7 +390,7 @@ class _Look(msgspec.Struct, forbid_unknown_fields=True):
     ranks: dict[str, int] = {}
     """By job, the rank whose lines are visible; only they are sent. Jobs without an entry: those of all ranks."""
     patches: bool = False
-    """True if the page builds screens from changes (`widgets/patches.py`)."""
+    """True if the page builds screens from changes (`views/patches.py`)."""
 
 
 class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
@@ -445,7 +445,7 @@ class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
     async def push(self) -> None:
         """Send changes; outputs grow without events, so read them too."""
         with contextlib.suppress(WebSocketClosedError):  # the page is gone; on_close follows
-            async for _ in self.follower.changes(PUSH_S, LOOK_S):
+            async for _ in self.follower.changes(PUSH_S, POLL_S):
                 await self.send_screens()
 
     async def send_screens(self) -> None:
@@ -481,7 +481,7 @@ class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
         shown = (look, follower.timeline.shown(follower.pool), follower.down_since)
         since = now - self.timeline_at
         if since < TIMELINE_S or (shown == self.timeline and since < max(TIMELINE_IDLE_S, look.past_s / 100)):
-            follower.timeline.looked()
+            follower.timeline.polled()
             return
         screen = follower.timeline_screen(look)
         self.timeline, self.timeline_at = shown, now

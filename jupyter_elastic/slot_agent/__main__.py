@@ -16,9 +16,9 @@ from pathlib import Path
 
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.platform.systemd import notify
-from jupyter_elastic.protocol.slot_agent import SOCKET
-from jupyter_elastic.slot_agent.agent import SlotAgent
+from jupyter_elastic.protocol.slot_agent_messages import SOCKET
 from jupyter_elastic.slot_agent.cgroups import Cgroups
+from jupyter_elastic.slot_agent.slot_agent import SlotAgent
 from jupyter_elastic.types.errors import BadRequest, ElasticError
 
 

@@ -106,7 +106,7 @@ class FakeEngine:
             self.say(ExitReported, outcome=outcome, reason=reason)
 
 
-class Attempt:
+class EngineTrial:
     """One attempt of a cell on an engine, as a driver would hold it."""
 
     def __init__(self, make: Make, folder: Path, source: str) -> None:
@@ -182,9 +182,9 @@ class Attempt:
 
 
 @contextlib.asynccontextmanager
-async def _launched(make: Make, folder: Path, source: str, *slots: SlotId) -> AsyncIterator[Attempt]:
+async def _launched(make: Make, folder: Path, source: str, *slots: SlotId) -> AsyncIterator[EngineTrial]:
     """Launch an attempt on these slots, and clean up after it."""
-    attempt = Attempt(make, folder, source)
+    attempt = EngineTrial(make, folder, source)
     try:
         await attempt.launch(*slots)
         yield attempt

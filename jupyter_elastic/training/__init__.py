@@ -29,24 +29,26 @@ from typing import Any, Literal
 import numpy as np
 
 from jupyter_elastic.training import data as _data
-from jupyter_elastic.training import session
+from jupyter_elastic.training import link
 from jupyter_elastic.training.context import context as _context
 from jupyter_elastic.training.group import Array, Group
 from jupyter_elastic.training.learning_rate import noise_scale, scaled_rate
-from jupyter_elastic.training.local_shards import LocalShard as _LocalShard
 from jupyter_elastic.training.loop import iterate as _iterate
 from jupyter_elastic.training.loop import iterate_local as _iterate_local
-from jupyter_elastic.training.membership import collective as _collective
-from jupyter_elastic.training.membership import formed as _formed
-from jupyter_elastic.training.membership import members as _members
+from jupyter_elastic.training.moved_modules import MovedModules as _MovedModules
+from jupyter_elastic.training.ranks import collective as _collective
+from jupyter_elastic.training.ranks import formed as _formed
+from jupyter_elastic.training.ranks import members as _members
 from jupyter_elastic.training.report import report
 from jupyter_elastic.training.run import run
 from jupyter_elastic.training.share import share
 from jupyter_elastic.training.state import State
 from jupyter_elastic.training.state import frameworks as _frameworks
+from jupyter_elastic.training.unequal.local_shards import LocalShard as _LocalShard
 from jupyter_elastic.types import BALANCE, BALANCES
 from jupyter_elastic.types.errors import BadRequest
 
+sys.meta_path.append(_MovedModules())
 __all__ = [
     "State",
     "agree",
@@ -250,7 +252,7 @@ def _local_shard(data: Any, balance: str, name: str | None, storage: int | None,
     _balanced(balance)
     solver = os.environ.get(BALANCE, balance) if balance == "auto" else balance
     if "tensorflow" in sys.modules:
-        data = importlib.import_module("jupyter_elastic.training.tensorflow").indexable(data)
+        data = importlib.import_module("jupyter_elastic.training.frameworks.tensorflow").indexable(data)
     if hasattr(data, "iloc"):
         raise BadRequest(
             "training.shard(balance=...) moves rows of arrays: pass frame.to_numpy(), or a dict of columns."
@@ -372,11 +374,11 @@ def boundary() -> None:
     On the engine `tensorflow_ps`, where a change ends this process at this call and runs the cell again from its top,
     so let it restore its last checkpoint before its loop. Elsewhere it does nothing.
     """
-    if session.current is not None:
-        session.current.boundary()
+    if link.current is not None:
+        link.current.boundary()
 
 
 def __getattr__(name: str) -> Any:
-    if name in {"torch", "keras", "guards", "parameter_servers"}:
-        return importlib.import_module(f"jupyter_elastic.training.{name}")
+    if name in {"torch", "keras", "parameter_servers"}:
+        return importlib.import_module(f"jupyter_elastic.training.frameworks.{name}")
     raise AttributeError(f"jupyter_elastic.training has no {name!r}")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
-from jupyter_elastic.training import session
+from jupyter_elastic.training import link
 from jupyter_elastic.training.data import MicroBatch
 from jupyter_elastic.training.group import Group
 from jupyter_elastic.types.errors import BadRequest
@@ -166,8 +166,8 @@ class TrainingContext:
 
     def collective(self) -> None:
         """Record the beginning of a collective of the group; a member that has left the training doesn't take part."""
-        if session.current is not None and self.state is not None and not self.warming_up:
-            session.current.collective(self.state.step)
+        if link.current is not None and self.state is not None and not self.warming_up:
+            link.current.collective(self.state.step)
 
     @property
     def weight(self) -> float:

@@ -11,13 +11,14 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from jupyter_elastic.training import data, exchange, local_shards
+from jupyter_elastic.training import data
 from jupyter_elastic.training.context import WARM_STEP, StepWarmedUp, context
 from jupyter_elastic.training.group import Group
-from jupyter_elastic.training.local_shards import LocalShard
-from jupyter_elastic.training.membership import collective
-from jupyter_elastic.training.pace import pace
+from jupyter_elastic.training.ranks import collective
 from jupyter_elastic.training.state import State, warm_up
+from jupyter_elastic.training.unequal import exchange, local_shards
+from jupyter_elastic.training.unequal.local_shards import LocalShard
+from jupyter_elastic.training.unequal.pace import pace
 from jupyter_elastic.types.errors import BadRequest
 
 _idle_said = False

@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 
-from jupyter_elastic.training import session
+from jupyter_elastic.training import link
 from jupyter_elastic.training.context import context
-from jupyter_elastic.training.membership import in_job
+from jupyter_elastic.training.ranks import in_job
 from jupyter_elastic.types import MAX_METRICS, Progress
 from jupyter_elastic.types.texts import has_control
 
@@ -129,7 +129,7 @@ class Reporter:
         progress, self.held = msgspec.structs.replace(self.held, metrics=dict(self.metrics)), None
         if not late:
             self.sent_at = self.reported_at
-        current = session.current
+        current = link.current
         if current is not None and (late or in_job()[0] == 0):
             current.report(progress)
         return progress
@@ -175,7 +175,7 @@ class Reporter:
                 samples_per_s=self._speed(),
                 world_size=context.size,
             )
-        number = 1 if session.current is None else session.current.training
+        number = 1 if link.current is None else link.current.training
         return msgspec.structs.replace(progress, training=max(number, 1), **self.exact)
 
     def _speed(self) -> float | None:
@@ -201,7 +201,7 @@ def report(**metrics: Any) -> Progress | None:
         The progress that was sent; None, and sent later, if the last one was sent less than a quarter of a second ago.
     """
     sent = reporter.report(metrics)
-    if reporter.held is not None and session.current is not None and in_job()[0] == 0:
+    if reporter.held is not None and link.current is not None and in_job()[0] == 0:
         late_sender.wake()
     return sent
 

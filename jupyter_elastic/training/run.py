@@ -21,13 +21,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from jupyter_elastic.training import ended, session
+from jupyter_elastic.training import ended_trainings, link
 from jupyter_elastic.training.context import StepWarmedUp, context
 from jupyter_elastic.training.group import Group, MembershipChanged, Overtaken, PeerLost, SingleProcess
-from jupyter_elastic.training.membership import choose, translated
-from jupyter_elastic.training.pace import pace
+from jupyter_elastic.training.ranks import choose, translated
 from jupyter_elastic.training.report import reporter
 from jupyter_elastic.training.state import State, frameworks, warm_up
+from jupyter_elastic.training.unequal.pace import pace
 from jupyter_elastic.types.errors import BadRequest
 
 _Result = TypeVar("_Result")
@@ -67,7 +67,7 @@ def run(function: Callable[..., _Result]) -> Callable[..., _Result]:
         how = _run_alone if isinstance(group, SingleProcess) else _run_elastic
         if context.state is not None:  # a part of an outer training
             return how(function, group, state, args, kwargs)
-        return ended.once(state, group, lambda: how(function, group, state, args, kwargs))
+        return ended_trainings.once(state, group, lambda: how(function, group, state, args, kwargs))
 
     wrapper.elastic = True  # type: ignore[attr-defined]
     return wrapper
@@ -120,8 +120,8 @@ def _run_elastic(
             except MembershipChanged:
                 state.on_leave()
             else:
-                if session.current is not None and group.size() > 1:
-                    session.current.leave()
+                if link.current is not None and group.size() > 1:
+                    link.current.leave()
                 return result
             reporter.new_group()
             state.drop()

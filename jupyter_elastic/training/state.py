@@ -19,11 +19,11 @@ from typing import Any, NoReturn
 import cloudpickle
 import numpy as np
 
-from jupyter_elastic.training import commit_blob, logical, session
+from jupyter_elastic.training import commit_blob, link, logical
 from jupyter_elastic.training.context import StepWarmedUp, context
+from jupyter_elastic.training.frameworks.tracked import Tracked
 from jupyter_elastic.training.group import Array, Group, MembershipChanged, Overtaken, PeerLost
-from jupyter_elastic.training.membership import collective
-from jupyter_elastic.training.tracked import Tracked
+from jupyter_elastic.training.ranks import collective
 from jupyter_elastic.types import LOGICAL_WORKERS, MAX_WORKERS
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
@@ -313,21 +313,21 @@ class State:
     def _save(self, *, durable: bool) -> None:
         pieces = self.pieces()
         _require_whole_group()
-        if session.current is None or not owns_commits(context.group):
+        if link.current is None or not owns_commits(context.group):
             self._saved = b"".join(pieces)
             return
         try:
             if self._factory is not None:
-                session.current.save_shards(self._factory.folder, *pieces, durable=durable)
+                link.current.save_shards(self._factory.folder, *pieces, durable=durable)
             else:
-                session.current.save(*pieces, durable=durable)
+                link.current.save(*pieces, durable=durable)
         except OSError as problem:
             size = sum(map(len, pieces)) / 1e6
             raise EngineError(
                 f"There is no room for a commit of {size:.1f} MB, neither in shared memory (/dev/shm) nor in the job's "
                 f"folder: {problem}. The commit before is kept. Free some space and submit the cell again."
             ) from problem
-        kept = session.current.load() if self._factory is None else None
+        kept = link.current.load() if self._factory is None else None
         self._saved = b"".join(pieces) if kept is None else kept
 
     def begin(self) -> None:
@@ -459,9 +459,9 @@ class State:
         _torch().require_logical(part.value for part in self._parts.values())
 
     def _load_first(self) -> None:
-        if session.current is None or not owns_commits(context.group):
+        if link.current is None or not owns_commits(context.group):
             return
-        kept = session.current.load()
+        kept = link.current.load()
         if kept is not None and _training_of(kept) == _training():
             self.decode(kept)
 
@@ -555,7 +555,7 @@ class State:
 
     def wanted(self) -> bool:
         """Return True if this worker knows of a change; the group has to agree on it before any member leaves."""
-        if session.current is not None and session.current.change_wanted():
+        if link.current is not None and link.current.change_wanted():
             return True
         return context.group is not None and context.group.change_wanted()
 
@@ -606,7 +606,7 @@ def _in_one_training(group: Group, flags: Array) -> Any:
 
 
 def _training() -> int:
-    return 0 if session.current is None else session.current.training
+    return 0 if link.current is None else link.current.training
 
 
 def _training_of(blob: commit_blob.Bytes) -> int:
@@ -648,12 +648,12 @@ def _checked(logical_workers: int | None) -> int | None:
 
 
 def _torch() -> Any:
-    return importlib.import_module("jupyter_elastic.training.torch")
+    return importlib.import_module("jupyter_elastic.training.frameworks.torch")
 
 
 def _sharded() -> Any:
     try:
-        return importlib.import_module("jupyter_elastic.training.sharded")
+        return importlib.import_module("jupyter_elastic.training.frameworks.sharded")
     except ImportError as problem:
         raise BadRequest(f"training.State(factory=...) needs PyTorch with FSDP2, from 2.6 on: {problem}.") from problem
 
@@ -685,10 +685,10 @@ def owns_commits(group: Group | None) -> bool:
 
 def _kept(plain: bytes) -> memoryview | None:
     """Return the job's last commit from shared memory or disk, if it is the one with these plain values."""
-    if session.current is None:
+    if link.current is None:
         return None
     with contextlib.suppress(OSError):
-        blob = session.current.load()
+        blob = link.current.load()
         if blob is not None and commit_blob.plain(blob) == plain:
             return blob
     return None
@@ -697,7 +697,7 @@ def _kept(plain: bytes) -> memoryview | None:
 def frameworks() -> list[Any]:
     """Return our modules for the frameworks that this process has imported."""
     return [
-        importlib.import_module(f"jupyter_elastic.training.{name}")
+        importlib.import_module(f"jupyter_elastic.training.frameworks.{name}")
         for name, modules in _FRAMEWORKS.items()
         if any(module in sys.modules for module in modules)
     ]

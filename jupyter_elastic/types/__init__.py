@@ -49,6 +49,7 @@ from jupyter_elastic.types.screens import (
     size_stays,
 )
 from jupyter_elastic.types.stimuli import (
+    AdmitKey,
     AgentReported,
     Cancel,
     DeathReported,
@@ -60,13 +61,11 @@ from jupyter_elastic.types.stimuli import (
     ProgressReported,
     Propose,
     Refuse,
-    RegisterKey,
     ReleaseReported,
     ReplacementReported,
     Report,
     Resize,
     Restore,
-    RevokeKey,
     RunningReported,
     Stimulus,
     Submit,
@@ -75,6 +74,7 @@ from jupyter_elastic.types.stimuli import (
     UndrainSlots,
     UsePolicy,
     UseShares,
+    WithdrawKey,
 )
 from jupyter_elastic.types.vocabulary import (
     ACTIVE,
@@ -86,7 +86,7 @@ from jupyter_elastic.types.vocabulary import (
     MAX_METRICS,
     MAX_WORKERS,
     SCOPE,
-    AgentPlace,
+    AgentOrigin,
     Drain,
     GpuProcess,
     Host,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from msgspec import field
+
 from jupyter_elastic.types.vocabulary import Count, JobId, JobSpec, Record, SlotId, Text
 
 
@@ -15,7 +17,7 @@ class Effect(Record, tag=True, frozen=True, kw_only=True):
     owner: str
 
 
-class Membership(Effect, frozen=True, kw_only=True):
+class GroupOrder(Effect, frozen=True, kw_only=True):
     """An order that names the slots of a generation."""
 
     generation: Count
@@ -23,11 +25,11 @@ class Membership(Effect, frozen=True, kw_only=True):
     servers: Count = 0
     devices: dict[SlotId, str] = {}
     """GPU UUID by slot; empty on CPU hosts."""
-    elsewhere: tuple[str, ...] = ()
+    remote_hosts: tuple[str, ...] = field(name="elsewhere", default=())
     """Remote hosts among the hosts of these slots; a driver that has no URL for one of them starts nothing."""
 
 
-class Launch(Membership, frozen=True, kw_only=True):
+class Launch(GroupOrder, frozen=True, kw_only=True):
     """Start an attempt on these slots."""
 
     spec: JobSpec
@@ -35,7 +37,7 @@ class Launch(Membership, frozen=True, kw_only=True):
     """Seconds of the attempt's lease; 0: it holds its slots until the agent reports otherwise."""
 
 
-class Rescale(Membership, frozen=True, kw_only=True):
+class Rescale(GroupOrder, frozen=True, kw_only=True):
     """Go on with exactly these slots."""
 
     draining: tuple[SlotId, ...] = ()

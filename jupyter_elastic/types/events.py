@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from jupyter_elastic.types.vocabulary import (
-    AgentPlace,
+    AgentOrigin,
     Count,
     Drain,
     Host,
@@ -245,7 +245,7 @@ class AgentChanged(EventData, frozen=True, kw_only=True):
 
     user: str
     connected: bool
-    place: AgentPlace | None = None
+    place: AgentOrigin | None = None
     """Origin of the agent; None: unchanged."""
 
 

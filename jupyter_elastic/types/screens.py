@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from msgspec import field
+
 from jupyter_elastic.types.vocabulary import GpuProcess, Host, JobId, JobSpec, Phase, Progress, Record, SlotId
 
 
@@ -109,7 +111,7 @@ class HostInfo(Record, frozen=True, kw_only=True):
     """Facts about a host other than the daemon's machine, without its slots."""
 
     name: str
-    reach: str
+    url: str = field(name="reach")
     until: float | None = None
     """End of the host; see `Host`."""
     unreachable: str = ""
@@ -119,9 +121,9 @@ class HostInfo(Record, frozen=True, kw_only=True):
 def other_machines(hosts: Iterable[Host], user: str) -> tuple[HostInfo, ...]:
     """Return the hosts that are not the daemon's machine, as a user sees them."""
     return tuple(
-        HostInfo(name=host.name, reach=host.reach, until=host.until, unreachable=host.unreachable.get(user, ""))
+        HostInfo(name=host.name, url=host.url, until=host.until, unreachable=host.unreachable.get(user, ""))
         for host in hosts
-        if host.reach
+        if host.url
     )
 
 

@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from jupyter_elastic.types.policy import Plan
 from jupyter_elastic.types.vocabulary import (
-    AgentPlace,
+    AgentOrigin,
     Count,
     Host,
     JobId,
@@ -115,7 +115,7 @@ class UseShares(Stimulus, frozen=True, kw_only=True):
     groups: dict[str, tuple[str, ...]]
 
 
-class RegisterKey(Stimulus, frozen=True, kw_only=True):
+class AdmitKey(Stimulus, frozen=True, kw_only=True, tag="RegisterKey"):
     """Command: let this key connect as `user` for `term_s` seconds from now on."""
 
     key: PublicKey
@@ -125,7 +125,7 @@ class RegisterKey(Stimulus, frozen=True, kw_only=True):
     term_s: float
 
 
-class RevokeKey(Stimulus, frozen=True, kw_only=True):
+class WithdrawKey(Stimulus, frozen=True, kw_only=True, tag="RevokeKey"):
     """Command: let this key connect no longer. An unregistered key is no error."""
 
     key: PublicKey
@@ -136,7 +136,7 @@ class AgentReported(Stimulus, frozen=True, kw_only=True):
     """The agent of user `by` has connected (True) or is gone (False)."""
 
     connected: bool
-    place: AgentPlace | None = None
+    place: AgentOrigin | None = None
 
 
 class AttemptReport(Stimulus, frozen=True, kw_only=True):

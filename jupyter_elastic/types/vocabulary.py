@@ -85,7 +85,7 @@ class Host(Record, frozen=True, kw_only=True):
     slots: tuple[Slot, ...]
     labels: dict[Name, Text] = {}
     """Labels that jobs may ask for; `gpu` is the name of the host's GPUs."""
-    reach: Text = ""
+    url: Text = field(name="reach", default="")
     """URL of the host, such as `ssh://lab2`; empty: the daemon's own machine."""
     until: float | None = None
     """End of the host, as of an allocation, in seconds since the epoch; None: unknown."""
@@ -169,7 +169,7 @@ class JobRequest(Record, frozen=True, kw_only=True, gc=False):
         return " or ".join(map(str, self.sizes)) or whole
 
     @property
-    def most_workers(self) -> int:
+    def max_workers(self) -> int:
         """Maximum number of workers that the job may get."""
         return max((size for size in self.sizes if size <= self.max_slots), default=self.max_slots)
 
@@ -199,7 +199,7 @@ class JobSpec(JobRequest, frozen=True, kw_only=True, gc=False):
     """Slots, in order, that the job gets before other free slots of their host: those that its session last used."""
 
 
-class AgentPlace(Record, frozen=True, kw_only=True):
+class AgentOrigin(Record, frozen=True, kw_only=True):
     """Origin of an agent: two agents with the same `place` see the same files and the same processes."""
 
     place: Annotated[str, Meta(max_length=200)]

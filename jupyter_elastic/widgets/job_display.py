@@ -18,12 +18,12 @@ import msgspec
 
 from jupyter_elastic.client.job import BACKGROUND, Job
 from jupyter_elastic.types import ENDED
-from jupyter_elastic.widgets import display
+from jupyter_elastic.views import static_display
+from jupyter_elastic.views.job_page import JobPage, forms, job_page
+from jupyter_elastic.views.output import Output
+from jupyter_elastic.views.updater import updater
 from jupyter_elastic.widgets.front_end import cell_id, renews, surface
-from jupyter_elastic.widgets.output import Output
-from jupyter_elastic.widgets.page import JobPage, forms, job_page
 from jupyter_elastic.widgets.relay import Relay
-from jupyter_elastic.widgets.updater import updater
 
 STATIC_S = 1.0
 """Minimum seconds between updates of the static display: each update is written into the notebook's file."""
@@ -47,7 +47,7 @@ MIME = "application/vnd.jupyter-elastic.job+json"
 
 def prepare() -> None:
     """Load a view's modules before the first view: importing widgets takes half a second."""
-    from jupyter_elastic.widgets import job  # noqa: F401
+    from jupyter_elastic.widgets import job_widget  # noqa: F401
 
     updater()
 
@@ -150,7 +150,7 @@ class JobDisplay:
     def _show_widget(self) -> None:
         from IPython.display import display as show
 
-        from jupyter_elastic.widgets.job import JobWidget
+        from jupyter_elastic.widgets.job_widget import JobWidget
 
         touch = functools.partial(self.job.files.write, b"", BACKGROUND)
         show(widget := JobWidget(job=self.job.id, on_background=touch, waits=self._waits))
@@ -213,7 +213,7 @@ class JobDisplay:
         """Print a line whenever the state changes, and the full form at the end; for a terminal."""
         page = self.page()
         if self.ended.is_set():
-            print(display.text(page.screen, page.outputs, error=page.traceback))  # noqa: T201
+            print(static_display.text(page.screen, page.outputs, error=page.traceback))  # noqa: T201
         elif page.screen.state != self._printed:
             print(f"job {page.screen.job} {page.screen.name}: {page.screen.state}")  # noqa: T201
         self._printed = page.screen.state

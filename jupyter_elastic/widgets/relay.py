@@ -17,7 +17,7 @@ from IPython.core.displayhook import CapturingDisplayHook
 from jupyter_elastic.jobfiles import displays
 from jupyter_elastic.jobfiles.displays import Display
 from jupyter_elastic.jobfiles.job_folder import JobFolder
-from jupyter_elastic.widgets.output import RELAYED, relayed
+from jupyter_elastic.views.output import RELAYED, relayed
 
 _RANK = "rank.0"
 _EMPTY = Display(kind="display_data", data={displays.PLAIN: ""})

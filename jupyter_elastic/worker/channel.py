@@ -1,7 +1,7 @@
 """Carries messages between a worker and its driver: one thread reads the stream, any thread writes it.
 
-The messages are those of `protocol.worker`. When the stream ends or is invalid, the driver is gone, and the worker ends
-at once, because nobody would end it later. Knows no framework.
+The messages are those of `protocol.worker_messages`. When the stream ends or is invalid, the driver is gone, and the
+worker ends at once, because nobody would end it later. Knows no framework.
 """
 
 from __future__ import annotations
@@ -20,8 +20,17 @@ from pathlib import Path
 from jupyter_elastic.jobfiles.commits import Commits
 from jupyter_elastic.platform import processes
 from jupyter_elastic.platform.enforced_end import end_with_writer, outlive_writer
-from jupyter_elastic.protocol import worker as messages
-from jupyter_elastic.protocol.worker import FROM_WORKER, TO_WORKER, FromWorker, Go, Left, Private, Removed, Start
+from jupyter_elastic.protocol import worker_messages as messages
+from jupyter_elastic.protocol.worker_messages import (
+    FROM_WORKER,
+    TO_WORKER,
+    FromWorker,
+    Go,
+    Left,
+    Private,
+    Removed,
+    Start,
+)
 from jupyter_elastic.training.group import Groups
 from jupyter_elastic.types import Progress
 from jupyter_elastic.types.errors import ProtocolError
@@ -210,7 +219,7 @@ class WorkerSession:
     def report(self, progress: Progress) -> None:
         """Send the progress of the training; only rank 0's report is passed on."""
         if self.rank == 0:
-            self._channel.send(messages.Progress(progress=progress))
+            self._channel.send(messages.ProgressMade(progress=progress))
 
     def save(self, *commit: bytes | memoryview, durable: bool = False) -> None:
         """Keep a commit so that it outlives this process."""

@@ -6,7 +6,7 @@ more. A member that begins a collective after that waits in vain: the counts sho
 
 from __future__ import annotations
 
-from jupyter_elastic.protocol.worker import Left
+from jupyter_elastic.protocol.worker_messages import Left
 
 
 class CollectiveCount:

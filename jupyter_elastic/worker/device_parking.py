@@ -14,8 +14,8 @@ import subprocess
 import sys
 from typing import ClassVar, Protocol
 
-from jupyter_elastic.platform import plugins
-from jupyter_elastic.training.device_memory import Cuda, TensorParking
+from jupyter_elastic.platform import entry_points
+from jupyter_elastic.training.frameworks.device_memory import Cuda, TensorParking
 from jupyter_elastic.types import SlotId
 from jupyter_elastic.types.errors import EngineError
 
@@ -23,7 +23,7 @@ CHECKPOINT_S = 120.0
 """Seconds that `cuda-checkpoint` may take to bring memory off the GPUs, or back."""
 
 
-class Way(Protocol):
+class ParkingStrategy(Protocol):
     """A strategy of parking, for one worker."""
 
     name: ClassVar[str]
@@ -108,8 +108,8 @@ class DeviceParking:
     """The devices of one worker of a session."""
 
     def __init__(self) -> None:
-        self._ways: list[Way] | None = None
-        self._by: Way | None = None
+        self._ways: list[ParkingStrategy] | None = None
+        self._by: ParkingStrategy | None = None
         """The strategy by which the memory is parked now."""
         self.slot: SlotId = ""
         """Slot whose device has the memory, or had it before it was parked; empty before the first time."""
@@ -151,8 +151,8 @@ class DeviceParking:
             self._by.restore(devices)
             self._by = None
 
-    def _all(self) -> list[Way]:
+    def _all(self) -> list[ParkingStrategy]:
         if self._ways is None:
-            others = [plugins.load(entries)() for entries in plugins.installed(plugins.PARKING).values()]
+            others = [entry_points.load(entries)() for entries in entry_points.installed(entry_points.PARKING).values()]
             self._ways = [*others, CudaCheckpoint(), Tensors()]
         return self._ways

@@ -20,7 +20,8 @@ from jupyter_elastic.jobfiles import code_by_value
 from jupyter_elastic.jobfiles.names_used import globals_read
 from jupyter_elastic.jobfiles.payload import ANCHOR, OWN, load_names
 from jupyter_elastic.platform.private_files import write_private
-from jupyter_elastic.training import membership, samplers
+from jupyter_elastic.training import ranks
+from jupyter_elastic.training.frameworks import samplers
 from jupyter_elastic.training.run import run
 from jupyter_elastic.training.share import names as shared
 
@@ -82,7 +83,7 @@ def _dump(handed: dict[str, Any], namespace: dict[str, Any]) -> bytes:
         ANCHOR: anchor,
         "names": handed,
         "shared": list(shared),
-        "place": membership.in_job(),
+        "place": ranks.in_job(),
         "folder": str(Path.cwd()),
         "path": list(sys.path),
     }

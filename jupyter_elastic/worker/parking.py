@@ -21,7 +21,7 @@ import psutil
 from msgspec.structs import replace
 
 from jupyter_elastic.jobfiles import session_limits, sessions
-from jupyter_elastic.jobfiles.sessions import Member, Session, SessionFolder
+from jupyter_elastic.jobfiles.sessions import Session, SessionFolder, SessionMember
 from jupyter_elastic.platform import processes
 from jupyter_elastic.platform.peer import check_same_user
 from jupyter_elastic.types import SlotId
@@ -29,24 +29,24 @@ from jupyter_elastic.types.errors import NotAllowed
 
 WARN = 2.0
 """Factor of `least_free`: with less free memory than that, a session's cells warn that the session may end."""
-LOOK_S = 5.0
+POLL_S = 5.0
 """Seconds between two checks by a suspended worker if memory is short, or another rank has ended."""
 
 
 class Parking:
     """One worker's listener in its session's folder. `taken_up` is called when a driver connects, before the answer."""
 
-    def __init__(self, folder: Path, seat: int, taken_up: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, member_id: int, taken_up: Callable[[], None]) -> None:
         self.folder = SessionFolder(folder.name, folder.parent)
-        self._seat = seat
+        self._seat = member_id
         self._taken_up = taken_up
-        self._me = Member(pid=os.getpid(), start_time=processes.this_process()[1])
+        self._me = SessionMember(pid=os.getpid(), start_time=processes.this_process()[1])
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(self.folder.socket(seat)))
+        self._listener.bind(str(self.folder.socket(member_id)))
         self._listener.listen(8)
         # A child of the cell must not answer for a worker that is gone.
         os.register_at_fork(after_in_child=self._listener.close)
-        self.folder.write_member(seat, self._me)
+        self.folder.write_member(member_id, self._me)
 
     def wait(self, slot: SlotId = "", pinned: str = "") -> socket.socket | str:
         """Return the next cell's connection; or why none will come, as when a SIGTERM ends the session.
@@ -68,14 +68,14 @@ class Parking:
         self.folder.write_member(self._seat, replace(self._me, idle_since=time.time(), slot=slot))
         wait_s = min(session.idle_s, session.pin_s) if pinned else session.idle_s
         until = time.monotonic() + wait_s
-        watch = session_limits.Watch() if session_limits.read(self.folder.path.parent.parent) is not None else None
+        watch = session_limits.IdleWatch() if session_limits.read(self.folder.path.parent.parent) is not None else None
         with _end_of(session.kernel) as kernel:
             poll = select.poll()
             poll.register(self._listener, select.POLLIN)
             if kernel is not None:
                 poll.register(kernel, select.POLLIN)
             while (left_s := until - time.monotonic()) > 0:
-                ready = {descriptor for descriptor, _ in poll.poll(min(left_s, LOOK_S) * 1000 + 1)}
+                ready = {descriptor for descriptor, _ in poll.poll(min(left_s, POLL_S) * 1000 + 1)}
                 if self._listener.fileno() in ready:
                     if (connected := self._accept()) is not None:
                         self.folder.write_member(self._seat, self._me)
@@ -84,7 +84,7 @@ class Parking:
                     return "its notebook's kernel has ended"
                 elif (ended := self.folder.ended()) is not None:
                     return ended.why
-                elif why := self._memory_is_short(session) or (watch.why(self.folder, LOOK_S) if watch else ""):
+                elif why := self._memory_is_short(session) or (watch.why(self.folder, POLL_S) if watch else ""):
                     return why
         kept = f", and its slots are not kept longer: {pinned}" if pinned else ""
         return f"no cell came for {wait_s:g} s{kept}"

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NoReturn, Protocol
 
-from jupyter_elastic.platform import plugins
+from jupyter_elastic.platform import entry_points
 from jupyter_elastic.training.group import Groups
 from jupyter_elastic.types.errors import EngineError
 from jupyter_elastic.worker.channel import DriverChannel, WorkerSession
 
 
 @dataclass(frozen=True)
-class Host:
+class WorkerFacilities:
     """The objects that a worker lends its plug-in."""
 
     channel: DriverChannel
@@ -26,7 +26,7 @@ class Host:
     name: str
     """The worker's name within its attempt."""
     follow: Callable[..., None]
-    """Called before a joined group forms, with its rank and size, and this host's `HostPlace` if there are several
+    """Called before a joined group forms, with its rank and size, and this host's `HostRank` if there are several
     hosts: moves output, environment and names to the new rank."""
     expect: Callable[[int, int], None]
     """Called for a group that a worker will join: does all that `follow` does but for the output."""
@@ -42,7 +42,7 @@ class WorkerPlugin(Protocol):
     preimports: ClassVar[Mapping[str, Sequence[str]]]
     """Modules that workers need beside a framework (`torch`, `tensorflow`), imported once, before they are forked."""
 
-    def __init__(self, host: Host) -> None: ...
+    def __init__(self, host: WorkerFacilities) -> None: ...
 
     def install(self) -> None:
         """Make this process ready, before the cell runs; frameworks are loaded already or will be by the cell."""
@@ -65,7 +65,7 @@ class StayingPlugin(WorkerPlugin, Protocol):
         """
         ...
 
-    def next_cell(self, host: Host) -> None:
+    def next_cell(self, host: WorkerFacilities) -> None:
         """Prepare for another cell, of another job."""
         ...
 
@@ -77,9 +77,9 @@ class StayingPlugin(WorkerPlugin, Protocol):
 def installed() -> list[type[WorkerPlugin]]:
     """Return the worker halves of all engines that can be loaded here; the others report why when they are used."""
     found = []
-    for entries in plugins.installed(plugins.ENGINES).values():
+    for entries in entry_points.installed(entry_points.ENGINES).values():
         with contextlib.suppress(EngineError):
-            engine = plugins.load(entries)
+            engine = entry_points.load(entries)
             if reference := getattr(engine, "worker", ""):
                 found.append(load(engine.name, reference))
     return found

@@ -11,7 +11,7 @@ from jupyter_elastic.platform import private_files
 from jupyter_elastic.worker.display_recorder import recorder
 
 
-class RankOutput:
+class RankFiles:
     """Directs descriptors 1 and 2 to `rank.N/stdout|stderr`, and follows the rank from generation to generation."""
 
     def __init__(self, folder: Path) -> None:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from jupyter_elastic.protocol.worker import StackReport
+from jupyter_elastic.protocol.worker_messages import StackReport
 
 MARK = signal.SIGRTMAX - 1
 """The signal that is simulated; none is ever sent, so no system call of the cell is interrupted."""
@@ -50,7 +50,7 @@ _STRATEGIES = {
 """TensorFlow's strategies by the file that makes them."""
 
 
-class Place(NamedTuple):
+class StackFrame(NamedTuple):
     """A frame of a stack."""
 
     file: str
@@ -58,7 +58,7 @@ class Place(NamedTuple):
     name: str
 
 
-class Watch:
+class StackWatch:
     """Watches the main thread of this process. That thread calls `install`, any other `look`."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Watch:
 def describe(frame: types.FrameType | None, labels: Mapping[str, str]) -> StackReport:
     """Return a stack as text, from its innermost frame; `where` is the innermost line of the cell itself."""
     walked = traceback.walk_stack(frame) if frame is not None else ()
-    return _as_text([Place(one.f_code.co_filename, line, one.f_code.co_name) for one, line in walked], labels)
+    return _as_text([StackFrame(one.f_code.co_filename, line, one.f_code.co_name) for one, line in walked], labels)
 
 
 def dumped(pid: int, descriptor: int, labels: Mapping[str, str]) -> StackReport | None:
@@ -105,11 +105,11 @@ def dumped(pid: int, descriptor: int, labels: Mapping[str, str]) -> StackReport 
         text = file.read(MAX_DUMP).decode(errors="replace")
         file.truncate(0)
     last = text[text.rfind("most recent call first") :]
-    stack = [Place(found["file"], int(found["line"]), found["name"]) for found in _DUMPED.finditer(last)]
+    stack = [StackFrame(found["file"], int(found["line"]), found["name"]) for found in _DUMPED.finditer(last)]
     return _as_text(stack, labels) if stack else None
 
 
-def _as_text(frames: Sequence[Place], labels: Mapping[str, str]) -> StackReport:
+def _as_text(frames: Sequence[StackFrame], labels: Mapping[str, str]) -> StackReport:
     own = next((index for index, one in enumerate(frames) if not is_library(one.file)), None)
     stack = tuple(f"{_place(one, labels)} in {one.name}" for one in frames[:MAX_FRAMES])
     held = any(map(_waits, frames[:own]))
@@ -117,7 +117,7 @@ def _as_text(frames: Sequence[Place], labels: Mapping[str, str]) -> StackReport:
     return StackReport(where=where, stack=stack, held=held, forms=_forms(frames[:own]))
 
 
-def _place(frame: Place, labels: Mapping[str, str]) -> str:
+def _place(frame: StackFrame, labels: Mapping[str, str]) -> str:
     return f"{labels.get(frame.file, frame.file)[-MAX_TEXT:]}:{frame.line}"
 
 
@@ -126,14 +126,14 @@ def is_library(file: str) -> bool:
     return file.startswith(_LIBRARY) or any(part in file for part in INSTALLED)
 
 
-def _forms(frames: Sequence[Place]) -> str:
+def _forms(frames: Sequence[StackFrame]) -> str:
     """Return the strategy made in these frames, if TensorFlow's runtime connects its cluster in the innermost one."""
     connects = bool(frames) and "/tensorflow/python/eager/" in frames[0].file
     made = [_STRATEGIES.get(Path(one.file).name, "") for one in frames if one.name == "__init__"] if connects else []
     return "".join(made[-1:])
 
 
-def _waits(frame: Place) -> bool:
+def _waits(frame: StackFrame) -> bool:
     """Return True if this frame, below the cell's own, is in a collective.
 
     The all-reduce of DistributedDataParallel is in the C++ of `backward`, that of Horovod in TensorFlow in an operation

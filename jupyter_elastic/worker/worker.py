@@ -33,20 +33,21 @@ from jupyter_elastic.jobfiles import results
 from jupyter_elastic.jobfiles.payload import Payload, load_names, read_payload, restore_namespace
 from jupyter_elastic.platform import private_files, processes, reachability
 from jupyter_elastic.platform.imports import after_import, forget_shadowed
-from jupyter_elastic.protocol import worker as messages
-from jupyter_elastic.protocol.slot_agent import Enter
-from jupyter_elastic.training import accelerate, apart, guards, lightning, samplers, splits
-from jupyter_elastic.training import session as training_session
+from jupyter_elastic.protocol import worker_messages as messages
+from jupyter_elastic.protocol.slot_agent_messages import Enter
+from jupyter_elastic.training import independent, splits
+from jupyter_elastic.training import link as training_session
+from jupyter_elastic.training.frameworks import accelerate, keras_guards, lightning, samplers
 from jupyter_elastic.types.errors import ElasticError, message_of
 from jupyter_elastic.worker import (
+    device_access,
     display,
-    environment,
     hand_over,
     late_variables,
     leaving,
     plugin,
     seeds,
-    slot_agent,
+    torchrun_environment,
     tracebacks,
 )
 from jupyter_elastic.worker.autoreload import Autoreload
@@ -56,8 +57,8 @@ from jupyter_elastic.worker.device_parking import DeviceParking
 from jupyter_elastic.worker.display_recorder import recorder
 from jupyter_elastic.worker.leaving import leave
 from jupyter_elastic.worker.parking import Interrupts, Parking
-from jupyter_elastic.worker.rank_output import RankOutput
-from jupyter_elastic.worker.stacks import Watch
+from jupyter_elastic.worker.rank_output import RankFiles
+from jupyter_elastic.worker.stacks import StackWatch
 
 FAILED = 1
 INTERRUPTED = 130
@@ -70,7 +71,7 @@ END_S = 10.0
 
 _NOT_SENT = re.compile(r"Can't get attribute '(\w+)' on <module '__main__'")
 
-_watch = Watch()
+_watch = StackWatch()
 
 
 class Worker:
@@ -89,7 +90,7 @@ class Worker:
         self._interrupts = Interrupts()
         self._take(channel)
         session = self._order.session
-        self._parking = Parking(Path(session), self._order.seat, self._interrupts.forget) if session else None
+        self._parking = Parking(Path(session), self._order.member_id, self._interrupts.forget) if session else None
         self._devices = DeviceParking()
         self._loop = Loop(stays=self._parking is not None)
         self._autoreload = Autoreload()
@@ -107,7 +108,7 @@ class Worker:
         self._folder = Path(order.folder)
         self._rank = order.rank
         self._size, self._place = order.size, order.place
-        self._output = RankOutput(self._folder)
+        self._output = RankFiles(self._folder)
         self._session = WorkerSession(channel, order.engine, self._folder)
         channel.on_send_stack = lambda: channel.send(_watch.look(self._labels))
         self._order = order
@@ -183,7 +184,7 @@ class Worker:
             self._failed(ended_by)
         else:
             self._output.follow(self._rank)
-            self._channel.send(messages.Done())
+            self._channel.send(messages.CellDone())
         if self._parking is not None and self._plugin is not None:
             group = cast("plugin.StayingPlugin", self._plugin).end_cell(failed=failed, close=bool(self._order.visible))
             if self._rank == 0:
@@ -231,7 +232,7 @@ class Worker:
     def _prepare(self, payload: Payload) -> None:
         if self._order.visible:  # before anything could open a device
             asked = Enter(self._order.job, self._order.attempt, self._order.slot)
-            if problem := slot_agent.enter(asked):
+            if problem := device_access.enter(asked):
                 sys.stderr.write(f"jupyter-elastic: the machine's slot agent has refused this worker: {problem}\n")
         self._set_variables(payload)
         if self._order.visible:
@@ -260,12 +261,12 @@ class Worker:
             self._plugin.install()
             if self._parking is not None:
                 cast("plugin.StayingPlugin", self._plugin).stay()
-        guards.install()
+        keras_guards.install()
         samplers.install()
         if self._size > 1:
             lightning.guard()
             accelerate.guard(cpu=not self._order.visible)
-            apart.guard()
+            independent.guard()
         if payload.seed is not None:
             seeds.same_again(payload.seed + self._rank)
         self._make_main(payload)
@@ -281,7 +282,7 @@ class Worker:
         of_job = dict(self._order.env)
         hosts = of_job.pop("no_proxy", "").split(",")
         os.environ.update({**of_job, **payload.env})
-        os.environ.update(environment.no_proxy(os.environ, (*hosts, self._order.master, self._order.address)))
+        os.environ.update(torchrun_environment.no_proxy(os.environ, (*hosts, self._order.master, self._order.address)))
 
     def _make_main(self, payload: Payload) -> None:
         """Make a `__main__` whose names are the cell's."""
@@ -341,12 +342,12 @@ class Worker:
         if not self._session.keeps_size:
             self._channel.send(messages.HandedOver(frameworks=tuple(FRAMEWORKS & sys.modules.keys())))
 
-    def _host(self) -> plugin.Host:
-        return plugin.Host(
+    def _host(self) -> plugin.WorkerFacilities:
+        return plugin.WorkerFacilities(
             self._channel, self._session, self._order.name, self._follow, self._expect, self._exit_removed
         )
 
-    def _follow(self, rank: int, size: int, place: messages.HostPlace = messages.ONE_HOST) -> None:
+    def _follow(self, rank: int, size: int, place: messages.HostRank = messages.ONE_HOST) -> None:
         """Follow a new membership in files, environment and the namespace's own numbers."""
         if self._parking is not None and self._came_in and size < self._size and rank == 0:
             left = self._size - size
@@ -375,7 +376,7 @@ class Worker:
 
     def _say_place(self, **rendezvous: Any) -> None:
         os.environ.update(
-            environment.torchrun(
+            torchrun_environment.torchrun(
                 rank=self._rank,
                 size=self._size,
                 local_rank=self._order.local_rank,
@@ -392,7 +393,7 @@ class Worker:
         cell = Cell(payload)
         self._owned |= cell.sets
         cell.run(self._namespace, self._loop)
-        apart.ended()
+        independent.ended()
 
     def _write_results(self, payload: Payload) -> None:
         if not payload.out:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "jupyter_elastic"
-WHERE = ("cli", "client", "hub", "kernel", "server_ext", "widgets")
-READERS = ("displays", "failure", "functions", "results", "usage", "usage_history")
+WHERE = ("cli", "client", "hub", "kernel", "server_ext", "views", "widgets")
+READERS = ("displays", "failure", "call_files", "results", "usage", "usage_history")
 """Those of `jobfiles/` that read what may be another user's."""
 OPENS = re.compile(
     r"(?<![\w.])(?:open|FileIO|Path\.open)\(|\bos\.(?:open|stat|listdir|scandir|mkfifo|mkdir|link|symlink|replace|rename)\("
@@ -24,10 +24,10 @@ BY_THE_FOLDER = re.compile(r"(?:files|_files|_folder|_job|folder)\.open\(|JobFol
 ALLOWED = {
     # settings, records and programs of this user or of the pool
     "cli/doctor.py": ["where = next((folder / name for folder in folders"],
-    "cli/hosts.py": ["write_private(file, msgspec"],
+    "cli/host_commands.py": ["write_private(file, msgspec"],
     "cli/main.py": ["os.open(os.devnull"],
-    "cli/run.py": ["tokenize.open(path)"],
-    "cli/stop.py": ['runtime / "daemon.json"', 'runtime / "agent.json"', "runtime.glob("],
+    "cli/run_command.py": ["tokenize.open(path)"],
+    "cli/stop_command.py": ['runtime / "daemon.json"', 'runtime / "agent.json"', "runtime.glob("],
     "client/functions.py": ["os.stat(file).st_mtime_ns"],
     "client/registration.py": ["read_json(path, Registered)", "write_json(path, made)", "_opener.open(request"],
     "client/services.py": ["read_json(paths.agent_file()"],
@@ -38,16 +38,16 @@ ALLOWED = {
     ],
     # files of this package
     "widgets/bundle.py": ['_built(STATIC / "elastic.css")', "path.is_file()"],
-    "widgets/display.py": ["Path(__file__)"],
-    "widgets/job.py": ['bundle.script("job_loader")', 'bundle.script("job")'],
-    "widgets/timeline_page.py": ["Path(__file__)"],
+    "views/static_display.py": ["Path(__file__)"],
+    "widgets/job_widget.py": ['bundle.script("job_loader")', 'bundle.script("job")'],
+    "views/timeline_page.py": ["Path(__file__)"],
     # the sockets' and streams' own word
     "client/client.py": ["self._subscriptions.open("],
     # written, or read by its writer alone: the driver, a worker, or who submits into a folder that he has just made
     "jobfiles/failure.py": ["write_json(folder / NAME"],
     "jobfiles/usage_history.py": ["write_json(folder / NAME"],
-    "jobfiles/functions.py": [
-        "write_private(folder / MOST", "(folder / MOST).read_bytes()", "open_private(folder / CALLS",
+    "jobfiles/call_files.py": [
+        "write_private(folder / MAX_SIZE", "(folder / MAX_SIZE).read_bytes()", "open_private(folder / CALLS",
         "(self._folder / CLOSED).exists()", "write_private(self._folder / CLOSED", "returned.mkdir(",
         "open_private(returned / name", "self._folder.stat().st_mtime_ns",
     ],

@@ -1,6 +1,7 @@
 """The panel of a pool that several use, in real JupyterLab: what a job's owner, another user and an administrator see.
 
-What users write is shown as text, whatever it holds; of another's job there is what `scheduler/visibility.py` names.
+What users write is shown as text, whatever it holds; of another's job there is what `scheduler/access/visibility.py`
+names.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]
             gone = grace.submit(WAITS, name="cancelled", **SECRETS)
             grace.client.ask(wire.CancelJob(job=gone, reason=f"SECRET {MARKUP}"))
             pool.ended(gone)
-            pool.client.ask(wire.Drain(reason=f"cleaning {MARKUP}{CONTROL}", grace_s=3600.0))
+            pool.client.ask(wire.BeginDrain(reason=f"cleaning {MARKUP}{CONTROL}", grace_s=3600.0))
             yield SimpleNamespace(pool=pool, folder=folder, ada=ada, grace=grace, linus=linus, runs=runs, waits=waits)
         finally:
             for user in users:

@@ -12,8 +12,8 @@ import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from jupyter_elastic.cli.main import main as elastic
-from jupyter_elastic.client.requests import expect as expected
-from jupyter_elastic.platform import hosts_file
+from jupyter_elastic.client.open_requests import expect as expected
+from jupyter_elastic.hostfiles import hosts_file
 from jupyter_elastic.protocol import wire
 from tests.browser.conftest import EVERYTHING, HOUR_OFF, aged, cancel, everything, open_panel, tab_to
 from tests.live.engine.bench import needs
@@ -94,7 +94,7 @@ def test_another_machine_says_how_it_is_reached_when_it_ends_and_why_it_is_out(
         expect(about).to_have_text("exec:")
         hosts_file.put_end(pool.folder, "lab2", time.time() + 90_000)
         expect(about).to_have_text(re.compile(r"exec: · ends at \d\d:\d\d:\d\d, \d\d \w+ \d{4}"))
-        pool.client.ask(wire.Drain(target="lab2", reason="a new fan"))
+        pool.client.ask(wire.BeginDrain(target="lab2", reason="a new fan"))
         expect(about).to_contain_text("out: drained by root: a new fan")
         panel.book.picture("panel-other-host")  # type: ignore[attr-defined]
         panel.book.wait_command("jupyter-elastic:open-timeline")  # type: ignore[attr-defined]

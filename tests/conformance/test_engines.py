@@ -9,7 +9,7 @@ import pytest
 from jupyter_elastic.driver.engine import Engine
 from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.process import Process
-from jupyter_elastic.engines.torch_distributed.driver import Torch
+from jupyter_elastic.engines.torch.driver import Torch
 from jupyter_elastic.testing.engines import ENGINE_CHECKS, FakeEngine, check_engine
 
 

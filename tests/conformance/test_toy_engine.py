@@ -16,7 +16,7 @@ from jupyter_elastic.driver.driver import load_engine
 from jupyter_elastic.driver.engine import Engine
 from jupyter_elastic.engines.process import Process
 from jupyter_elastic.kernel import submission
-from jupyter_elastic.testing.engines import ENGINE_CHECKS, Attempt, check_engine
+from jupyter_elastic.testing.engines import ENGINE_CHECKS, EngineTrial, check_engine
 from jupyter_elastic.types import ReplacementReported, RunningReported
 from jupyter_elastic.types.errors import EngineError
 
@@ -78,7 +78,7 @@ def test_it_trains_one_model_through_a_grow_and_a_death(toy: type[Engine], tmp_p
         return list(json.loads(file.read_text())) if file.exists() else []
 
     async def story() -> None:
-        attempt = Attempt(toy, tmp_path / "job", CELL.replace("STEPS", "10_000").replace("PAUSE_S", "0.001"))
+        attempt = EngineTrial(toy, tmp_path / "job", CELL.replace("STEPS", "10_000").replace("PAUSE_S", "0.001"))
         try:
             await attempt.launch("host:0")
             await attempt.running()
@@ -112,7 +112,7 @@ class Halved(Process):
 
 def test_a_worker_half_that_cannot_be_imported_is_said(tmp_path: Path, pool_dir: Path) -> None:
     async def story() -> str:
-        attempt = Attempt(Halved, tmp_path / "job", "print('never')")
+        attempt = EngineTrial(Halved, tmp_path / "job", "print('never')")
         await attempt.launch("host:0")
         seen = await attempt.ended()
         assert seen.outcome == "failed"

@@ -23,4 +23,4 @@ def test_cells_on_hosts_that_were_added_by_the_commands_of_the_page(way: str) ->
         pytest.skip(why)
     if way == "ray" and importlib.util.find_spec("ray") is None:
         pytest.skip("Ray is not installed")
-    print(machines.run(Path(__file__).with_name("hosts_guide_story.py"), way, timeout_s=1400))  # noqa: T201
+    print(machines.run(Path(__file__).with_name("hosts_guide_scenario.py"), way, timeout_s=1400))  # noqa: T201

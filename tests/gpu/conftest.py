@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_elastic.hand import facts
+from jupyter_elastic.host_agent import facts
 from tests.live.engine.conftest import folder, warm_pool
 
 __all__ = ["folder", "warm_pool"]

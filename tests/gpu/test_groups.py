@@ -14,8 +14,8 @@ import pytest
 from jupyter_elastic.driver.engine import Engine
 from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.process import Process
-from jupyter_elastic.engines.torch_distributed.driver import Torch
-from jupyter_elastic.platform.hosts_file import HostAddress
+from jupyter_elastic.engines.torch.driver import Torch
+from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from tests.live.engine.bench import NOTE, TORCH, Bench, asynchronous, check_training, needs
 
 BOTH = [pytest.param(Torch, id="torch"), pytest.param(Horovod, id="horovod", marks=needs("torch"))]
@@ -110,7 +110,7 @@ def alone(steps: int) -> list[float]:
     return [float(p.detach().sum()) for p in model.parameters()]
 
 
-HOSTS = (HostAddress(name="b", reach="exec:"), HostAddress(name="c", reach="exec:"))
+HOSTS = (HostAddress(name="b", url="exec:"), HostAddress(name="c", url="exec:"))
 HERE, ON_THREE = ("h:0", "h:1", "h:2"), ("h:0", "b:0", "c:0")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.slot_agent.agent import _nvidia
+from jupyter_elastic.slot_agent.slot_agent import _nvidia
 from tests.live.daemon.conftest import Pool, open_folder, pool
 from tests.live.daemon.test_slot_agent import Guard, _mounts, other
 from tests.support.other_user import OtherUser

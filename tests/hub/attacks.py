@@ -16,7 +16,7 @@ import zmq
 from jupyter_elastic.client import Client
 from jupyter_elastic.client.job import Job
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.types import AgentPlace, ExitReported, JobSpec, ReleaseReported
+from jupyter_elastic.types import AgentOrigin, ExitReported, JobSpec, ReleaseReported
 
 
 def attack(target: dict[str, Any]) -> dict[str, str]:
@@ -38,7 +38,7 @@ def attack(target: dict[str, Any]) -> dict[str, str]:
         return f"{job.info.owner} {job.status} in group {job.info.spec.group!r}"
 
     def agent_of_theirs() -> Any:
-        place = AgentPlace(place="here", home=str(folder.parent))
+        place = AgentOrigin(place="here", home=str(folder.parent))
         with Client() as agent:
             agent.ask(wire.Hello(version=wire.VERSION, role="agent", place=place))
             renewed = agent.ask(wire.RenewLeases(attempts=((number, 1),)))
@@ -57,8 +57,8 @@ def attack(target: dict[str, Any]) -> dict[str, str]:
         "release": lambda: client.ask(wire.ReleaseJob(job=number)),
         "policy": lambda: client.ask(wire.SwitchPolicy(name="fifo")),
         "policy as text": lambda: client.ask(wire.SwitchPolicy(name="mine", source="def plan(view): return {}")),
-        "drain": lambda: client.ask(wire.Drain(target=target["slots"][0], reason="mine")),
-        "maintenance": lambda: client.ask(wire.Drain(reason="mine")),
+        "drain": lambda: client.ask(wire.BeginDrain(target=target["slots"][0], reason="mine")),
+        "maintenance": lambda: client.ask(wire.BeginDrain(reason="mine")),
         "shutdown": lambda: client.ask(wire.Shutdown()),
         "priority": lambda: client.submit(
             JobSpec(name="n", folder="/none", python=sys.executable, min_slots=1, max_slots=1, priority=9)

@@ -18,7 +18,7 @@ import requests
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.platform import endpoints
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.scheduler.usage import Usage
+from jupyter_elastic.scheduler.journal.usage_query import Usage
 from jupyter_elastic.types import JobInfo, JobStarted, JobSubmitted, KeyRevoked
 from tests.hub.conftest import Machine
 from tests.support.hub import Kernel, Login, until
@@ -251,7 +251,7 @@ def test_their_shares_follow_their_weights_while_both_have_jobs_that_wait(people
     client, ann, bob = people.machine.client, people.machine.ann.name, people.machine.bob.name
     slot = client.ask(wire.ListHosts()).slots[3].slot
     for target in (slot, ""):  # a slot, and all of them until the jobs are there
-        client.ask(wire.Drain(target=target))
+        client.ask(wire.BeginDrain(target=target))
     assert people.eve.api("elastic/api/policy", "PUT", {"name": "fair"}).status_code == 204
     waiting = {ann: SHARED_JOBS * 2 // 3, bob: SHARED_JOBS // 3}
     people.anns.run(SHARES.format(waiting[ann]))

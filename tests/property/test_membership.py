@@ -12,17 +12,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from jupyter_elastic.driver.membership import (
     Action,
+    CallMember,
     Drop,
-    Fork,
+    FormGroup,
+    FormPrivateGroup,
     GiveUp,
-    Go,
     Kill,
     Membership,
-    Private,
     Release,
-    Removed,
+    RemoveMember,
     Settled,
-    Update,
+    StartMember,
 )
 
 SLOTS = tuple(f"h:{number}" for number in range(4))
@@ -32,7 +32,7 @@ class Worker:
     def __init__(self, name: str, slot: str) -> None:
         self.name, self.slot = name, slot
         self.place = "cell"  # cell, init, private, collective, run, joining, ring, door, leaving, dead
-        self.promise: tuple[int, int] | None = None
+        self.reserved_rank: tuple[int, int] | None = None
         self.alone = False
         self.entered = False
         self.has_state = False
@@ -57,7 +57,7 @@ class Rings(RuleBasedStateMachine):
         self.refused: set[str] = set()
         """Slots that stay empty because a newcomer has failed."""
         self.generation = 0
-        self.rounds: list[Go] = []
+        self.rounds: list[FormGroup] = []
         self.early: list[set[str]] = []
         """Who came into each round by a collective before elastic.run."""
         self.gave_up = False
@@ -73,28 +73,28 @@ class Rings(RuleBasedStateMachine):
     def do(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Fork(name, slot, newcomer=newcomer):
+                case StartMember(name, slot, newcomer=newcomer):
                     assert slot in self.wanted
                     assert all(w.slot != slot for w in self.living()), "two workers on one slot"
                     self.workers[name] = Worker(name, slot)
                     self.workers[name].new = newcomer
-                case Go():
+                case FormGroup():
                     self.go(action)
-                case Private(name, rank, size, alone):
+                case FormPrivateGroup(name, rank, size, alone):
                     worker = self.workers[name]
                     assert worker.place == "init" or (worker.place == "collective" and alone)
-                    assert worker.promise in {None, (rank, size)}, "a promise was changed"
+                    assert worker.reserved_rank in {None, (rank, size)}, "a promise was changed"
                     assert 0 <= rank < size == len(self.wanted)
-                    assert all(w.promise != (rank, size) for w in self.those("private", "collective", "run")
+                    assert all(w.reserved_rank != (rank, size) for w in self.those("private", "collective", "run")
                                if w is not worker), "two have one rank"  # fmt: skip
-                    worker.place, worker.promise, worker.alone = "private", (rank, size), alone
-                case Removed(name):
+                    worker.place, worker.reserved_rank, worker.alone = "private", (rank, size), alone
+                case RemoveMember(name):
                     assert self.workers[name].place in {"init", "collective", "run", "door"}
                     self.workers[name].place = "leaving"
                 case Kill(name):
                     assert self.workers[name].place not in {"door", "ring"}, "members are removed at the door"
                     self.workers[name].place = "leaving"
-                case Update(name):
+                case CallMember(name):
                     assert self.workers[name].place in {"ring", "joining", "cell", "leaving"}
                     assert len(self.could_go()) >= min(self.machine.min_slots, len(self.commanded)), (
                         "called for nothing"
@@ -118,13 +118,13 @@ class Rings(RuleBasedStateMachine):
                 case GiveUp():
                     self.gave_up = True
 
-    def go(self, go: Go) -> None:
+    def go(self, go: FormGroup) -> None:
         assert go.members
         assert len(set(go.members)) == len(go.members)
         for name in go.members:
             worker = self.workers[name]
             assert worker.place in {"init", "collective", "run", "door"}, f"{name} is let in from {worker.place}"
-            assert worker.promise in {None, (go.members.index(name), len(go.members))}, "a promise was broken"
+            assert worker.reserved_rank in {None, (go.members.index(name), len(go.members))}, "a promise was broken"
             assert worker.slot in self.wanted, "let in although not wanted"
         for worker in self.living():
             if self.rounds and worker.round == self.rounds[-1].round and worker.name not in go.members:
@@ -140,7 +140,7 @@ class Rings(RuleBasedStateMachine):
         self.early.append({n for n in go.members if self.workers[n].place == "collective"})
         for name in go.members:
             worker = self.workers[name]
-            worker.promise = None
+            worker.reserved_rank = None
             worker.place, worker.round = "joining", go.round
             worker.updated = False
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from jupyter_elastic.scheduler.core import Core
-from jupyter_elastic.scheduler.sim.loop import Costs, Simulation, make_policy, pool
-from jupyter_elastic.scheduler.sim.workload import Task
+from jupyter_elastic.scheduler.sim.simulation import Costs, Simulation, make_policy, pool
+from jupyter_elastic.scheduler.sim.workload import TraceJob
 from jupyter_elastic.types import (
     Event,
     ExitReported,
@@ -42,11 +42,11 @@ class Plain(Simulation):
         super()._exit(life, outcome)
 
 
-def crowd(seed: int) -> list[Task]:
+def crowd(seed: int) -> list[TraceJob]:
     """Eight users, 26 jobs of 150 to 1,200 s, one of which has quotas and comes late."""
     chance = random.Random(seed)
     return [
-        Task(
+        TraceJob(
             name="j", submitted=chance.choice((0.0, chance.uniform(0, 600))), work=chance.uniform(150, 1_200),
             speed=lambda workers: workers**0.9, owner=f"u{number % 8}", reports=chance.random() < 0.5,
             min_slots=chance.choice((1, 1, 2)), max_slots=4, priority=chance.choice((0, 0, 0, 5)),

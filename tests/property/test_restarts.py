@@ -10,16 +10,16 @@ from jupyter_elastic.driver.membership import (
     RESTARTS,
     STEADY,
     Action,
-    Fork,
+    CallMember,
+    FormGroup,
     GiveUp,
-    Go,
     Kill,
     Membership,
     Release,
-    Removed,
+    RemoveMember,
     Restart,
     Settled,
-    Update,
+    StartMember,
 )
 
 SLOTS = tuple(f"h:{number}" for number in range(4))
@@ -42,7 +42,7 @@ class Restarts(RuleBasedStateMachine):
     def do(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Fork(name, slot, rank, size):
+                case StartMember(name, slot, rank, size):
                     assert not self.ending, "one starts while others of the round before live"
                     assert slot in self.wanted
                     assert slot not in {held for held, _ in self.workers.values()}
@@ -59,14 +59,14 @@ class Restarts(RuleBasedStateMachine):
                     self.held.discard(slot)
                 case GiveUp():
                     self.given_up = True
-                case Go(members=members):
+                case FormGroup(members=members):
                     assert self.done or {self.workers[name][0] for name in members} == set(self.wanted)
                 case Settled():
                     pass
-                case Kill(name) | Removed(name):
+                case Kill(name) | RemoveMember(name):
                     assert self.done, "only what is through shrinks without a restart"
                     self.ending.add(name)
-                case Update():
+                case CallMember():
                     assert self.done
                 case _:
                     raise AssertionError(action)
@@ -138,7 +138,7 @@ def test_deaths_soon_after_each_restart_end_it_and_others_do_not() -> None:
         for _ in range(STEADY):
             machine.tick()
         (name,) = machine.living
-        assert any(isinstance(action, Fork) for action in machine.gone(name))
+        assert any(isinstance(action, StartMember) for action in machine.gone(name))
     for _ in range(RESTARTS - 1):
         (name,) = machine.living
         machine.gone(name)
@@ -154,4 +154,4 @@ def test_a_cell_that_comes_to_an_elastic_loop_regroups_and_is_not_restarted() ->
     machine.ready(name, "init")
     machine.joined(name, 1)
     machine.entered(name)
-    assert [type(action) for action in machine.want(2, ["h:0", "h:1"])] == [Fork]
+    assert [type(action) for action in machine.want(2, ["h:0", "h:1"])] == [StartMember]

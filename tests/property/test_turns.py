@@ -8,8 +8,8 @@ from collections import Counter
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from jupyter_elastic.scheduler.sim.loop import Costs, Simulation, make_policy, pool
-from jupyter_elastic.scheduler.sim.workload import Task
+from jupyter_elastic.scheduler.sim.simulation import Costs, Simulation, make_policy, pool
+from jupyter_elastic.scheduler.sim.workload import TraceJob
 from jupyter_elastic.types import Event, JobEnded, JobStarted, JobSubmitted
 
 K = 2
@@ -18,7 +18,7 @@ K = 2
 NO_SHRINKING = (Phase.explicit, Phase.generate)
 
 
-def simulated(tasks: list[Task], slots: int, **more) -> list[Event]:
+def simulated(tasks: list[TraceJob], slots: int, **more) -> list[Event]:
     options = more.pop("options", {})
     run = Simulation(
         tasks, make_policy("fair", options), "fair", pool(1, slots), options=options, keep_events=True,
@@ -28,8 +28,8 @@ def simulated(tasks: list[Task], slots: int, **more) -> list[Event]:
     return run.events
 
 
-def task(owner: str, submitted: float, seconds: float, **more) -> Task:
-    return Task(name="j", submitted=submitted, work=seconds, speed=lambda _: 1.0, owner=owner, **more)
+def task(owner: str, submitted: float, seconds: float, **more) -> TraceJob:
+    return TraceJob(name="j", submitted=submitted, work=seconds, speed=lambda _: 1.0, owner=owner, **more)
 
 
 def begun_before(events: list[Event], name: str, what: str = "owner") -> Counter[str]:
@@ -55,7 +55,7 @@ def begun_before(events: list[Event], name: str, what: str = "owner") -> Counter
     raise AssertionError(f"{name} never started")
 
 
-def crowd(chance: random.Random, users: int, slots: int, *, groups: int = 0) -> tuple[list[Task], float]:
+def crowd(chance: random.Random, users: int, slots: int, *, groups: int = 0) -> tuple[list[TraceJob], float]:
     """What others submit, who always have a next job, and when the last of them has come."""
     longest = 10 ** chance.uniform(0, 3)
     tasks, came = [], 0.0
@@ -79,9 +79,9 @@ def test_one_job_of_anybody_starts_before_another_has_begun_more_than_k(seed: in
     others, came = crowd(chance, users, slots)
     night = [task("ann", 0.0, chance.uniform(1, 50_000)) for _ in range(chance.choice((0, 1, 2 * slots)))]
     begin = chance.choice((0.0, 100.0, 60_000.0))
-    late = [Task(**{**vars(one), "submitted": one.submitted + begin}) for one in others]
+    late = [TraceJob(**{**vars(one), "submitted": one.submitted + begin}) for one in others]
     when = begin + came + chance.uniform(0, 100)
-    mine = Task(**{**vars(task("ann", when, 10.0)), "name": "mine"})
+    mine = TraceJob(**{**vars(task("ann", when, 10.0)), "name": "mine"})
     counts = begun_before(simulated([*night, *late, mine], slots), "mine")
     assert max(counts.values(), default=0) <= K
 
@@ -94,7 +94,7 @@ def test_one_job_of_any_group_starts_before_another_has_begun_more_than_k(seed: 
     others, came = crowd(chance, groups * chance.randint(1, 3), slots, groups=groups)
     night = [task("ann", 0.0, chance.uniform(1, 20_000), group="lab") for _ in range(chance.choice((0, 2 * slots)))]
     begin = chance.choice((0.0, 30_000.0))
-    late = [Task(**{**vars(one), "submitted": one.submitted + begin}) for one in others]
-    mine = Task(**{**vars(task("bob", begin + came + 1.0, 10.0, group="lab")), "name": "mine"})
+    late = [TraceJob(**{**vars(one), "submitted": one.submitted + begin}) for one in others]
+    mine = TraceJob(**{**vars(task("bob", begin + came + 1.0, 10.0, group="lab")), "name": "mine"})
     counts = begun_before(simulated([*night, *late, mine], slots), "mine", "group")
     assert max(counts.values(), default=0) <= K

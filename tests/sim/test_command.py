@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.pollux import __main__ as command
-from jupyter_elastic.scheduler.sim import metrics
+from jupyter_elastic.scheduler.sim import schedule_metrics
 from tests.support import toy
 
 
@@ -24,7 +24,7 @@ def test_json_has_one_object_a_policy(workload: list[str], capsys: pytest.Captur
     rows = json.loads(capsys.readouterr().out)
     assert [row["policy"] for row in rows] == ["las", "optimus", "default", "las@ours"]
     for row in rows:
-        assert tuple(row) == metrics.KEYS
+        assert tuple(row) == schedule_metrics.KEYS
         assert row["avg_jct_s"] > 0
     assert rows[0] != rows[3]
 

@@ -10,7 +10,7 @@ from benchmarks.pollux import simulator, trace
 from benchmarks.pollux.__main__ import DATA
 from benchmarks.pollux.__main__ import PUBLISHED as PUBLISHED_POLICIES
 from benchmarks.pollux.profiles import Model, read_models
-from jupyter_elastic.scheduler.sim import metrics
+from jupyter_elastic.scheduler.sim import schedule_metrics
 from tests.support import traces
 
 PUBLISHED = {
@@ -31,7 +31,7 @@ IN_THE_REPOSITORY = ("0.5", 3)
 def average_turnaround(policy: str, workload: Path, models: dict[str, Model]) -> str:
     jobs = trace.read_jobs(workload, models)
     run = simulator.simulate(jobs, PUBLISHED_POLICIES[policy](), name=policy)
-    return f"{metrics.summary(run)['avg_jct_s']:.2f}"
+    return f"{schedule_metrics.summary(run)['avg_jct_s']:.2f}"
 
 
 @pytest.mark.parametrize("policy", ["las", "optimus"])

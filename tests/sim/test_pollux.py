@@ -9,8 +9,8 @@ import pytest
 from benchmarks.pollux import reference, simulator, trace
 from benchmarks.pollux.advised import Advised, gather, place
 from benchmarks.pollux.profiles import Model, read_models
-from jupyter_elastic.scheduler.sim import metrics
-from jupyter_elastic.scheduler.sim.loop import make_policy
+from jupyter_elastic.scheduler.sim import schedule_metrics
+from jupyter_elastic.scheduler.sim.simulation import make_policy
 from jupyter_elastic.types import Plan, Size, View
 from jupyter_elastic.types.errors import BadRequest
 from tests.support import toy
@@ -94,7 +94,7 @@ class TestOurs:
         run = simulator.simulate(jobs(tmp_path, models, *rows), ours, name="elastic_fifo", nodes=2, gpus=4)
         rigid = simulator.simulate(jobs(tmp_path, models, *rows), reference.Tiresias(), name="las", nodes=2, gpus=4)
         assert not ours.rejected
-        assert metrics.summary(run)["avg_jct_s"] < metrics.summary(rigid)["avg_jct_s"]
+        assert schedule_metrics.summary(run)["avg_jct_s"] < schedule_metrics.summary(rigid)["avg_jct_s"]
 
     def test_the_view_tells_the_truth(self, tmp_path: Path, models: dict[str, Model]) -> None:
         (job,) = jobs(tmp_path, models, ("a", 0, 1, 64))

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from jupyter_elastic.scheduler.sim.loop import Costs, Simulation, make_policy, pool
-from jupyter_elastic.scheduler.sim.workload import Task
-from jupyter_elastic.scheduler.usage import Usage
+from jupyter_elastic.scheduler.journal.usage_query import Usage
+from jupyter_elastic.scheduler.sim.simulation import Costs, Simulation, make_policy, pool
+from jupyter_elastic.scheduler.sim.workload import TraceJob
 from jupyter_elastic.types import JobStarted
 
 JOBS = 200
@@ -19,7 +19,7 @@ def slot_seconds(slots: int, jobs: int = JOBS, **shares) -> dict[str, float]:
     options = shares.pop("options", {})
     chance = random.Random(11)
     tasks = [
-        Task(name="j", submitted=0.0, work=chance.uniform(20, 400), speed=lambda _: 1.0, owner=owner)
+        TraceJob(name="j", submitted=0.0, work=chance.uniform(20, 400), speed=lambda _: 1.0, owner=owner)
         for owner in ("ann", "bob")
         for _ in range(jobs // 2)
     ]

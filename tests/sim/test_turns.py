@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from jupyter_elastic.scheduler.sim.loop import Costs, Simulation, make_policy, pool
-from jupyter_elastic.scheduler.sim.workload import Task
+from jupyter_elastic.scheduler.sim.simulation import Costs, Simulation, make_policy, pool
+from jupyter_elastic.scheduler.sim.workload import TraceJob
 from jupyter_elastic.types import JobStarted, JobSubmitted
 
 ROUNDS = 2
@@ -42,8 +42,8 @@ TABLE = [
 ]
 
 
-def task(owner: str, submitted: float, seconds: float, name: str = "j") -> Task:
-    return Task(name=name, submitted=submitted, work=seconds, speed=lambda _: 1.0, owner=owner)
+def task(owner: str, submitted: float, seconds: float, name: str = "j") -> TraceJob:
+    return TraceJob(name=name, submitted=submitted, work=seconds, speed=lambda _: 1.0, owner=owner)
 
 
 def waited(row: Row) -> tuple[float, int]:

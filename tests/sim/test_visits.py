@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_elastic.scheduler.sim.cli import main
-from jupyter_elastic.scheduler.sim.loop import Costs, Simulation, make_policy, pool, visiting
-from jupyter_elastic.scheduler.sim.workload import Task
+from jupyter_elastic.scheduler.sim.sim_command import main
+from jupyter_elastic.scheduler.sim.simulation import Costs, Simulation, make_policy, pool, visiting
+from jupyter_elastic.scheduler.sim.workload import TraceJob
 from jupyter_elastic.types import DrainsChanged, HostsChanged, JobEnded, JobStarted, RescaleRequested
 from jupyter_elastic.types.errors import BadRequest
 
 
-def simulated(task: Task, visits: str) -> Simulation:
+def simulated(task: TraceJob, visits: str) -> Simulation:
     options = {"cooldown": 0.0, "payback": 0.0}
     run = Simulation(
         [task], make_policy("elastic_fifo", options), "elastic_fifo", pool(1, 1), options=options,
@@ -22,7 +22,7 @@ def simulated(task: Task, visits: str) -> Simulation:
 
 
 def test_an_elastic_job_takes_hosts_while_they_are_there_and_leaves_them_before_they_go() -> None:
-    run = simulated(Task(name="j", submitted=0.0, work=3000.0, speed=float, max_slots=4), "2@100:1000")
+    run = simulated(TraceJob(name="j", submitted=0.0, work=3000.0, speed=float, max_slots=4), "2@100:1000")
     sizes = [
         (round(event.at, 2), len(event.data.slots))
         for event in run.events
@@ -37,8 +37,8 @@ def test_an_elastic_job_takes_hosts_while_they_are_there_and_leaves_them_before_
 
 def test_a_fixed_job_that_says_it_takes_longer_is_not_put_on_a_host_that_goes() -> None:
     """It would be there alone, and waits for the node that stays."""
-    first = Task(name="a", submitted=0.0, work=500.0, speed=float, max_slots=1)
-    long = Task(name="b", submitted=150.0, work=5000.0, speed=float, max_slots=1, estimate=5000.0)
+    first = TraceJob(name="a", submitted=0.0, work=500.0, speed=float, max_slots=1)
+    long = TraceJob(name="b", submitted=150.0, work=5000.0, speed=float, max_slots=1, estimate=5000.0)
     options = {"cooldown": 0.0, "payback": 0.0}
     run = Simulation(
         [first, long], make_policy("elastic_fifo", options), "elastic_fifo", pool(1, 1), options=options,
@@ -67,7 +67,7 @@ def test_the_command_takes_them(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(("nodes", "each", "took"), [(1, 2, 101.0), (2, 1, 201.0)])
 def test_links_slow_down_a_job_on_several_nodes(nodes: int, each: int, took: float) -> None:
-    task = Task(name="j", submitted=0.0, work=200.0, speed=float, min_slots=2, max_slots=2)
+    task = TraceJob(name="j", submitted=0.0, work=200.0, speed=float, min_slots=2, max_slots=2)
     policy = make_policy("fifo", {})
     run = Simulation([task], policy, "fifo", pool(nodes, each), costs=Costs(start=1.0), across=0.5, keep_events=True)
     run.run()

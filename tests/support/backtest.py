@@ -11,7 +11,7 @@ from typing import Any
 
 from jupyter_elastic.scheduler.core import Core
 from jupyter_elastic.scheduler.forecast import outlook
-from jupyter_elastic.scheduler.forecast.lengths import History, served
+from jupyter_elastic.scheduler.forecast.job_lengths import History, served
 from jupyter_elastic.scheduler.forecast.outlook import Calibration, Eta
 from jupyter_elastic.types import Event, JobEnded, JobId, JobStarted, JobSubmitted, Policy
 from jupyter_elastic.types.errors import ElasticError

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core import Core
 from jupyter_elastic.scheduler.core.react import outstanding
-from jupyter_elastic.scheduler.hosts import with_servers
+from jupyter_elastic.scheduler.slots.slot_sources import with_servers
 from jupyter_elastic.types import (
     AgentReported,
     AnyEffect,

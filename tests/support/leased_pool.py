@@ -1,8 +1,8 @@
 """A pool with leases in virtual time: daemon, agents and drivers that are killed, stopped and woken at random.
 
-The daemon's core and its `Agents`, and the drivers' `Lease`, are the real ones. Messages take up to three seconds, and
-who is stopped finds them when it wakes. The kernel's part is that a driver is killed, stopped or not, at the time that
-its lease says, and its workers with it.
+The daemon's core and its `Agents`, and the drivers' `AttemptLease`, are the real ones. Messages take up to three
+seconds, and who is stopped finds them when it wakes. The kernel's part is that a driver is killed, stopped or not,
+at the time that its lease says, and its workers with it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal, cast
 
-from jupyter_elastic.driver.lease import GRACE_S, Lease
+from jupyter_elastic.driver.lease import GRACE_S, AttemptLease
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.core import Core
-from jupyter_elastic.scheduler.leases import MARGIN_S, SAVED_S
-from jupyter_elastic.scheduler.state_store import StateStore
-from jupyter_elastic.scheduler.transport import Peer, Transport
+from jupyter_elastic.scheduler.journal.state_store import StateStore
+from jupyter_elastic.scheduler.net.transport import Peer, Transport
+from jupyter_elastic.scheduler.slots.leases import MARGIN_S, SAVED_S
 from jupyter_elastic.types import (
     AgentChanged,
     AgentReported,
@@ -63,7 +63,7 @@ class Driver:
     attempt: AttemptId
     owner: str
     slots: tuple[str, ...]
-    lease: Lease
+    lease: AttemptLease
     state: ProcessState = "alive"
     leaves_at: float = 0.0
     """When it has ended its workers, once its lease has run out."""
@@ -212,8 +212,8 @@ class World:
             driver.state = "dead"
         if driver.state != "alive":
             return
-        for asked_at in driver.renewals:
-            driver.lease.renew(asked_at, self.now)
+        for requested_at in driver.renewals:
+            driver.lease.renew(requested_at, self.now)
         driver.renewals.clear()
         if self.now >= driver.lease.until:
             driver.leaves_at = driver.leaves_at or self.now + self.random.uniform(0, 1.5 * GRACE_S)
@@ -259,7 +259,7 @@ class World:
         if isinstance(message, str):  # it is not taken for the user's agent (any more)
             self.ask(agent, wire.Hello(version=wire.VERSION, role="agent"))
             return
-        asked_at, asked, held = message
+        requested_at, asked, held = message
         for attempt in asked:
             driver = self.drivers.get(attempt)
             if driver is None and attempt in held:
@@ -268,12 +268,12 @@ class World:
                     for event in self.events
                     if isinstance(event.data, JobStarted) and (event.data.job, event.data.attempt) == attempt
                 )
-                self.drivers[attempt] = Driver(attempt, agent.owner, slots, Lease(TERM_S, asked_at))
+                self.drivers[attempt] = Driver(attempt, agent.owner, slots, AttemptLease(TERM_S, requested_at))
                 self.run_driver(self.drivers[attempt])
                 about = {"job": attempt[0], "attempt": attempt[1], "generation": 1, "slots": slots}
                 self.ask(agent, wire.ReportArrived(report=RunningReported(**self.stamp(agent.owner), **about)))
             elif driver is not None and attempt in held:
-                driver.renewals.append(asked_at)
+                driver.renewals.append(requested_at)
             elif driver is not None and driver.state == "alive":
                 driver.state = "dead"
 
@@ -295,15 +295,15 @@ class World:
             peer = self.peers[connection] = Peer(cast("Any", None), str(connection).encode(), owner)
         if agent.connection == connection:
             self.by_peer[peer] = agent
-        peer.heard_at = self.now
+        peer.received_at = self.now
         try:
             if isinstance(ask, wire.Hello):
                 self.agents.greet(peer, ask)
             elif isinstance(ask, wire.RenewLeases):
-                (_, asked_at), *asked = ask.attempts
+                (_, requested_at), *asked = ask.attempts
                 held = self.agents.renew(peer, asked)
                 if agent.connection == connection:
-                    self.post(agent.mail, (asked_at / 1000, tuple(asked), held))
+                    self.post(agent.mail, (requested_at / 1000, tuple(asked), held))
             elif isinstance(ask, wire.ReportArrived):
                 self.agents.check_agent(peer)
                 self.tell(ask.report)

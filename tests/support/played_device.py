@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from jupyter_elastic.training.device_memory import TensorParking
+from jupyter_elastic.training.frameworks.device_memory import TensorParking
 from jupyter_elastic.types.errors import EngineError
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
-from jupyter_elastic.platform.hosts_file import HostAddress
+from jupyter_elastic.hostfiles.hosts_file import HostAddress
 
 NETWORK = "10.77.18.0/24"
 _NEW_NET = 0x40000000  # CLONE_NEWNET
@@ -67,7 +67,7 @@ class UnequalHosts:
     def addresses(self) -> tuple[HostAddress, ...]:
         """How a driver that is within the network reaches them."""
         return tuple(
-            HostAddress(name=name, reach="exec:", network=NETWORK, python=str(self._interpreter(name)))
+            HostAddress(name=name, url="exec:", network=NETWORK, python=str(self._interpreter(name)))
             for name in self.rates
         )
 

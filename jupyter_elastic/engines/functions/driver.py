@@ -15,27 +15,27 @@ from typing import ClassVar
 import msgspec
 
 from jupyter_elastic.client import AsyncClient
-from jupyter_elastic.client.requests import expect
+from jupyter_elastic.client.open_requests import expect
 from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.engine import AttemptContext, SendReport
 from jupyter_elastic.driver.membership import Action
-from jupyter_elastic.engines import deaths
+from jupyter_elastic.engines.common import deaths
+from jupyter_elastic.engines.common.stall_watch import WaitWatch
+from jupyter_elastic.engines.common.worker_processes import AttemptWorker
+from jupyter_elastic.engines.common.workers_engine import WorkersEngine
 from jupyter_elastic.engines.functions.queue import Queue, size
-from jupyter_elastic.engines.wait_watch import WaitWatch
-from jupyter_elastic.engines.worker_processes import Member
-from jupyter_elastic.engines.workers import WorkersEngine
+from jupyter_elastic.jobfiles import call_files as files
 from jupyter_elastic.jobfiles import failure
-from jupyter_elastic.jobfiles import functions as files
-from jupyter_elastic.jobfiles.functions import Begun, Calls, Raised, ResultKind, ResultReader, ResultWriter
+from jupyter_elastic.jobfiles.call_files import BegunCalls, Calls, Raised, ResultKind, ResultReader, ResultWriter
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.protocol import worker as messages
+from jupyter_elastic.protocol import worker_messages as messages
 from jupyter_elastic.types import Progress, ProgressReported, SlotId
 from jupyter_elastic.types.errors import ElasticError, ProtocolError
-from jupyter_elastic.worker import environment
+from jupyter_elastic.worker import torchrun_environment
 
 IDLE_S = 2.0
 """Seconds that workers wait for more calls before the job ends."""
-LOOK_S, LOOK_BUSY_S = 0.005, 0.05
+POLL_S, POLL_BUSY_S = 0.005, 0.05
 """Seconds between two polls for new calls: while a worker waits for some, and while none does."""
 SHARE_S = 0.1
 """Seconds with a chunk after which a worker gives back calls that it has not begun, if others have nothing to do."""
@@ -48,7 +48,7 @@ ASK_S = 5.0
 log = logging.getLogger(__name__)
 
 
-class Functions(WorkersEngine):
+class FunctionsEngine(WorkersEngine):
     """One attempt of a job that calls functions."""
 
     name: ClassVar[str] = "functions"
@@ -61,7 +61,7 @@ class Functions(WorkersEngine):
         super().__init__(context, report)
         self.queue = Queue()
         self._calls: Calls
-        self._begun: Begun
+        self._begun: BegunCalls
         self._lost: ResultWriter
         """Results that no worker can write any more."""
         self._given_at: dict[str, float] = {}
@@ -91,7 +91,7 @@ class Functions(WorkersEngine):
     def _restore(self) -> None:
         """Read the calls so far, and the results of attempts before this one."""
         folder = self.context.folder
-        self._calls, self._begun = Calls(folder), Begun(folder)
+        self._calls, self._begun = Calls(folder), BegunCalls(folder)
         self._lost = ResultWriter(folder, f"{self.context.attempt}.driver")
         while count := self._calls.more():
             self.queue.add(count)
@@ -100,9 +100,9 @@ class Functions(WorkersEngine):
         reader.close()
         for number in set(range(self.queue.total)) - ended:
             state = self._begun.state(number)
-            if state == Begun.CANCELLED:
+            if state == BegunCalls.CANCELLED:
                 ended.add(number)
-            elif state == Begun.RUNS and not self._calls.retries[number]:
+            elif state == BegunCalls.RUNS and not self._calls.retries[number]:
                 self._lose(number, "the attempt ended while the call ran, and it may not be repeated")
                 ended.add(number)
         self.queue.skip(ended)
@@ -120,12 +120,14 @@ class Functions(WorkersEngine):
                 return
             self._news.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S if idle else LOOK_BUSY_S):
+                async with asyncio.timeout(POLL_S if idle else POLL_BUSY_S):
                     await self._news.wait()
 
     def _hand_out(self) -> bool:
         """Give calls to workers that have none; return True if some are left without."""
-        ready = [member for member in self.members.values() if member.running and not (member.doomed or member.done)]
+        ready = [
+            member for member in self.members.values() if member.running and not (member.terminating or member.done)
+        ]
         idle = False
         for member in ready:
             if member.name in self.queue.held:
@@ -203,8 +205,8 @@ class Functions(WorkersEngine):
     def _elastic(self) -> bool:
         return True
 
-    def _rank_of(self, fork: membership.Fork) -> int:  # noqa: ARG002
-        return environment.smallest_free({member.rank for member in self.members.values()})
+    def _rank_of(self, fork: membership.StartMember) -> int:  # noqa: ARG002
+        return torchrun_environment.smallest_free({member.rank for member in self.members.values()})
 
     def _perform(self, action: Action) -> None:
         raise AssertionError(action)  # no worker waits, so there are no groups
@@ -220,16 +222,16 @@ class Functions(WorkersEngine):
         if member is None or not member.running:
             super()._end_worker(name)
             return
-        member.doomed = True
+        member.terminating = True
         self.send(name, messages.Update())
         self._spawn_task(self._kill_in_time(member))
 
-    async def _kill_in_time(self, member: Member) -> None:
+    async def _kill_in_time(self, member: AttemptWorker) -> None:
         await asyncio.sleep(self.grace_s)
         if self.members.get(member.name) is member and member.process is not None:
             member.process.send(signal.SIGKILL)
 
-    def received(self, member: Member, message: messages.FromWorker) -> None:
+    def received(self, member: AttemptWorker, message: messages.FromWorker) -> None:
         """Take a worker's message."""
         match message:
             case messages.CallsRan(calls=numbers, busy_s=busy_s):
@@ -238,19 +240,19 @@ class Functions(WorkersEngine):
                 self.machine.committed()
             case messages.GaveBack(calls=numbers):
                 self.queue.given_back(member.name, numbers)
-            case messages.Done() if not self._closed:  # the worker's slot is not wanted any more
-                member.doomed = True
+            case messages.CellDone() if not self._closed:  # the worker's slot is not wanted any more
+                member.terminating = True
             case _:
                 super().received(member, message)
                 if self._closed and isinstance(message, messages.Started):
                     self.send(member.name, messages.Update())
         self._news.set()
 
-    def _received(self, member: Member, message: messages.FromWorker) -> None:  # noqa: ARG002
+    def _received(self, member: AttemptWorker, message: messages.FromWorker) -> None:  # noqa: ARG002
         if not isinstance(message, messages.Entered):
             raise ProtocolError(f"a worker without a group has sent {message}")
 
-    def left(self, member: Member, code: int | None) -> None:
+    def left(self, member: AttemptWorker, code: int | None) -> None:
         """Give the calls of a worker that is gone to others."""
         self._given_at.pop(member.name, None)
         if member.name in self.queue.held:
@@ -259,9 +261,9 @@ class Functions(WorkersEngine):
             lost = self.queue.gone(
                 member.name,
                 ended=reader.numbers(file),
-                begun=lambda number: self._begun.state(number) == Begun.RUNS,
+                begun=lambda number: self._begun.state(number) == BegunCalls.RUNS,
                 retries=lambda number: self._calls.retries[number],
-                died=not member.doomed,
+                died=not member.terminating,
             )
             reader.close()
             for number in lost:

@@ -25,14 +25,14 @@ from typing import Any, ClassVar, NoReturn, cast
 
 import msgspec
 
+from jupyter_elastic.jobfiles import call_files as files
 from jupyter_elastic.jobfiles import code_by_value
-from jupyter_elastic.jobfiles import functions as files
-from jupyter_elastic.jobfiles.functions import CallKind, NamedCall, Raised, ResultKind
+from jupyter_elastic.jobfiles.call_files import CallKind, NamedCall, Raised, ResultKind
 from jupyter_elastic.platform.python_path import PACKAGE
-from jupyter_elastic.protocol import worker as messages
+from jupyter_elastic.protocol import worker_messages as messages
 from jupyter_elastic.types.errors import ElasticError, described, message_of
-from jupyter_elastic.worker import environment
-from jupyter_elastic.worker.plugin import Host
+from jupyter_elastic.worker import torchrun_environment
+from jupyter_elastic.worker.plugin import WorkerFacilities
 
 KEPT = 64
 """Maximum number of functions that a worker keeps ready."""
@@ -49,7 +49,7 @@ class FunctionsWorker:
     preimports: ClassVar[dict[str, tuple[str, ...]]] = {}
     groups = None
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: WorkerFacilities) -> None:
         self._host = host
         self._channel = host.channel
         self._order = host.channel.start
@@ -66,7 +66,7 @@ class FunctionsWorker:
         whatever the other workers call at the time.
         """
         global _current
-        for name in environment.torchrun(rank=0, size=1, local_rank=0, port=1):
+        for name in torchrun_environment.torchrun(rank=0, size=1, local_rank=0, port=1):
             os.environ.pop(name, None)
         _current = self
         files.calling = True
@@ -77,7 +77,7 @@ class FunctionsWorker:
         """Run calls until this worker is to leave."""
         folder = self._host.session.folder
         self._read = files.Calls(folder).read
-        self._begin = files.Begun(folder).begin
+        self._begin = files.BegunCalls(folder).begin
         self._results = files.ResultWriter(folder, f"{self._order.attempt}.{self._order.name}")
         signal.signal(signal.SIGINT, self._cancel)
         ran: list[int] = []

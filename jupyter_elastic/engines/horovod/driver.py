@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.engine import AttemptContext, Finding, SendReport
-from jupyter_elastic.driver.remote_hand import RemoteHand
-from jupyter_elastic.engines.cell_text import Cell, Claim, Fit
-from jupyter_elastic.engines.group_engine import GroupEngine
+from jupyter_elastic.engines.common.cell_text import CellText, Claim, EngineFit
+from jupyter_elastic.engines.common.group_engine import GroupEngine
+from jupyter_elastic.engines.common.rendezvous import Rendezvous
 from jupyter_elastic.engines.horovod.store import Store
-from jupyter_elastic.engines.rendezvous import Rendezvous
+from jupyter_elastic.hosts.host_connection import HostConnection
 from jupyter_elastic.training.group import Groups
 from jupyter_elastic.types.errors import EngineError
 
@@ -37,13 +37,13 @@ class Horovod(GroupEngine):
         return ""
 
     @classmethod
-    def claim(cls, cell: Cell) -> Claim | None:
+    def claim(cls, cell: CellText) -> Claim | None:
         """Claim cells that import Horovod; if it is built, also those that use `training` or TensorFlow."""
         if cell.library:
-            return Claim(Fit.OWN, "the cell imports it", only=True)
+            return Claim(EngineFit.OWN, "the cell imports it", only=True)
         if cls.missing() or not (cell.training or "tensorflow" in cell.frameworks):
             return None
-        return Claim(Fit.GOOD, "the cell uses training" if cell.training else "the cell uses TensorFlow")
+        return Claim(EngineFit.GOOD, "the cell uses training" if cell.training else "the cell uses TensorFlow")
 
     @classmethod
     def examine(cls) -> Finding:
@@ -74,7 +74,7 @@ class Horovod(GroupEngine):
         super().__init__(context, report)
         self._stores: list[Store] = []
 
-    async def rendezvous(self, go: membership.Go) -> Rendezvous:
+    async def rendezvous(self, go: membership.FormGroup) -> Rendezvous:
         """Return the loopback port of a store for the group; late members still read the store before it."""
         size = len(go.members)
         store = Store({f"/rank_and_size/{name}:0": f"{rank},{size},0,1,{rank},{size}".encode()
@@ -86,10 +86,10 @@ class Horovod(GroupEngine):
         del self._stores[:-2]
         return Rendezvous(store.port)
 
-    async def store_on(self, hand: RemoteHand, local: Rendezvous) -> int | str:
+    async def store_on(self, worker_host: HostConnection, local: Rendezvous) -> int | str:
         """Make a copy there: Gloo asks some thirty times for each member, and each would be a round trip."""
         store = next(store for store in self._stores if store.port == local.store)
-        return await hand.copy_store(store)
+        return await worker_host.copy_store(store)
 
     def _end(self, *args: Any, **kwargs: Any) -> None:
         for store in self._stores:

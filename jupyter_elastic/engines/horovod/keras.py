@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jupyter_elastic.platform.imports import after_import
-from jupyter_elastic.training import keras_fit
+from jupyter_elastic.training.frameworks import keras_fit
 from jupyter_elastic.types.errors import EngineError
 
 NEUTRAL = frozenset({

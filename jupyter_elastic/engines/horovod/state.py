@@ -15,7 +15,7 @@ from typing import Any
 
 import cloudpickle
 
-from jupyter_elastic.engines.group_worker import GroupWorker
+from jupyter_elastic.engines.common.group_worker import GroupWorker
 from jupyter_elastic.engines.horovod.errors import peer_lost
 from jupyter_elastic.training.group import PeerLost, translated
 

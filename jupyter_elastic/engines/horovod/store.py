@@ -12,7 +12,7 @@ import logging
 import socket
 from collections.abc import Callable
 
-from jupyter_elastic.engines.key_values import KeyValues
+from jupyter_elastic.engines.common.key_values import KeyValues
 from jupyter_elastic.platform.loopback_peer import is_own
 
 MAX_VALUE = 1024 * 1024

@@ -5,8 +5,8 @@ What is replaced: `HorovodBasics.init` (behind every framework's `hvd.init`, and
 calls first). Nothing is imported for it: modules that are not loaded yet are patched when they are. Everything else is
 Horovod's own, unmodified 0.28.1; TensorFlow's AutoGraph is kept off it, for speed.
 
-A joining worker starts in a world of its own with a reserved rank (`promise.py`), and joins at its first collective or
-at `elastic.run`. On the other side the members' reset callbacks meet such a collective.
+A joining worker starts in a world of its own with a reserved rank (`reserved_rank.py`), and joins at its first
+collective or at `elastic.run`. On the other side the members' reset callbacks meet such a collective.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from jupyter_elastic.engines.group_worker import GroupWorker
+from jupyter_elastic.engines.common.group_worker import GroupWorker
+from jupyter_elastic.engines.common.rendezvous import Rendezvous
 from jupyter_elastic.engines.horovod import keras
 from jupyter_elastic.engines.horovod.groups import HorovodGroups
-from jupyter_elastic.engines.horovod.promise import Promise, collectives
+from jupyter_elastic.engines.horovod.reserved_rank import ReservedRank, collectives
 from jupyter_elastic.engines.horovod.state import CommitHook
-from jupyter_elastic.engines.rendezvous import Rendezvous
 from jupyter_elastic.platform.imports import after_import
 from jupyter_elastic.platform.reachability import interface
-from jupyter_elastic.protocol.worker import LOOPBACK, Go, Private, Unmet
+from jupyter_elastic.protocol.worker_messages import LOOPBACK, Go, Private, Unmet
 from jupyter_elastic.training.group import PeerLost
 from jupyter_elastic.types.errors import EngineError
-from jupyter_elastic.worker.plugin import Host
+from jupyter_elastic.worker.plugin import WorkerFacilities
 
 ADDED_AND_REMOVED = 3
 """`HostUpdateResult.mixed`: members that stay take part in the next `sync`."""
@@ -67,7 +67,7 @@ class HorovodWorker(GroupWorker):
         ),
     }
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: WorkerFacilities) -> None:
         super().__init__(host)
         self.groups = HorovodGroups(self)
         self._states = CommitHook(self, self.reset)
@@ -75,7 +75,7 @@ class HorovodWorker(GroupWorker):
         self._listeners: list[Any] = []
         self._private: tuple[Any, Callable[..., Any]] | None = None
         """A joining worker's basics of its framework and its real init, while it is in a world of its own."""
-        self._promise: Promise | None = None
+        self._reserve_rank: ReservedRank | None = None
         self._alone = False
         """True if a joining worker makes its collectives before `elastic.run` alone."""
         self._basics: Any = None
@@ -129,7 +129,7 @@ class HorovodWorker(GroupWorker):
             if self._basics is not None and self._basics.is_initialized():
                 self._basics.shutdown()
 
-    def next_cell(self, host: Host) -> None:
+    def next_cell(self, host: WorkerFacilities) -> None:
         """Prepare for the next cell's job."""
         super().next_cell(host)
         self._states.next_cell()
@@ -163,13 +163,13 @@ class HorovodWorker(GroupWorker):
         return self._join(answer, lambda: real(basics, *args, **kwargs))
 
     def _enter_private(self, place: Private, real: Callable[[], Any]) -> Any:
-        self._break_promise()
+        self._break_reserved_rank()
         self._set_environment(rank=0, size=1)
         self._private = (self._basics, real)
         value = real()
         self._alone = place.alone
-        self._promise = Promise(self._basics, place.rank, place.size, self._before_collective)
-        self._promise.give()
+        self._reserve_rank = ReservedRank(self._basics, place.rank, place.size, self._before_collective)
+        self._reserve_rank.give()
         self.host.expect(place.rank, place.size)
         return value
 
@@ -201,14 +201,14 @@ class HorovodWorker(GroupWorker):
             sys.stderr.write(ALONE)
 
     def _leave_private(self, basics: Any) -> None:
-        self._break_promise()
+        self._break_reserved_rank()
         basics.shutdown()
         self._private = None
 
-    def _break_promise(self) -> None:
-        if self._promise is not None:
-            self._promise.take_back()
-            self._promise = None
+    def _break_reserved_rank(self) -> None:
+        if self._reserve_rank is not None:
+            self._reserve_rank.take_back()
+            self._reserve_rank = None
 
     def reset(self) -> None:
         """Regroup as `elastic.run` does."""

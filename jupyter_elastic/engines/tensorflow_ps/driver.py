@@ -20,22 +20,22 @@ from typing import Any, ClassVar
 from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.engine import AttemptContext, Finding, SendReport
 from jupyter_elastic.driver.membership import Action
-from jupyter_elastic.driver.waits import patience_s
-from jupyter_elastic.engines.cell_text import Cell, Claim, Fit
-from jupyter_elastic.engines.server_addresses import ServerAddresses
+from jupyter_elastic.engines.common.cell_text import CellText, Claim, EngineFit
+from jupyter_elastic.engines.common.server_addresses import ServerAddresses
+from jupyter_elastic.engines.common.stall_watch import END_STOPPED
+from jupyter_elastic.engines.common.stalls import patience_s
+from jupyter_elastic.engines.common.worker_processes import AttemptWorker
+from jupyter_elastic.engines.common.workers_engine import KILL, WorkersEngine
 from jupyter_elastic.engines.tensorflow_ps.roles import COORDINATOR, Cluster, changed
 from jupyter_elastic.engines.tensorflow_ps.worker import NETWORK
-from jupyter_elastic.engines.wait_watch import END_STOPPED
-from jupyter_elastic.engines.worker_processes import Member
-from jupyter_elastic.engines.workers import KILL, WorkersEngine
 from jupyter_elastic.jobfiles.payload import Payload
 from jupyter_elastic.platform import network_namespace
 from jupyter_elastic.platform.network_namespace import NetworkNamespace
-from jupyter_elastic.protocol import worker as messages
-from jupyter_elastic.protocol.worker import LOOPBACK
+from jupyter_elastic.protocol import worker_messages as messages
+from jupyter_elastic.protocol.worker_messages import LOOPBACK
 from jupyter_elastic.types import ReleaseReported, Report, SlotId
 from jupyter_elastic.types.errors import ProtocolError
-from jupyter_elastic.worker import environment
+from jupyter_elastic.worker import torchrun_environment
 
 OPEN = "TensorFlow's servers listen on all interfaces without authentication, and whoever connects acts as their user"
 ALLOW = (
@@ -68,9 +68,9 @@ class TensorflowPs(WorkersEngine):
         return ""
 
     @classmethod
-    def claim(cls, cell: Cell) -> Claim | None:
+    def claim(cls, cell: CellText) -> Claim | None:
         """Claim cells that name TensorFlow's strategy."""
-        return Claim(Fit.OWN, "the cell uses ParameterServerStrategy", only=True) if cell.tf_servers else None
+        return Claim(EngineFit.OWN, "the cell uses ParameterServerStrategy", only=True) if cell.tf_servers else None
 
     @classmethod
     def examine(cls) -> Finding:
@@ -132,7 +132,7 @@ class TensorflowPs(WorkersEngine):
             return
         self._pending = (generation, slots, servers)
         chief = self._chief()
-        if self._comes_to_boundaries and self._is_change() and chief is not None and not chief.doomed:
+        if self._comes_to_boundaries and self._is_change() and chief is not None and not chief.terminating:
             self.send(chief.name, messages.Update())
         else:
             self._become_wanted()
@@ -140,7 +140,7 @@ class TensorflowPs(WorkersEngine):
     def _leave(self) -> None:
         """Preempt: a cell with boundaries may train until the next one; a cell without has nothing to save."""
         chief = self._chief()
-        if self._comes_to_boundaries and chief is not None and not chief.doomed:
+        if self._comes_to_boundaries and chief is not None and not chief.terminating:
             self.send(chief.name, messages.Update())
         elif self._own_checkpoints:
             super()._leave()
@@ -167,7 +167,7 @@ class TensorflowPs(WorkersEngine):
 
     def _new_cluster(self) -> None:
         """Make a cluster on other ports, for TensorFlow would take a new server for the old one on its port."""
-        held = [environment.reserve() for _ in self.machine.wanted]
+        held = [torchrun_environment.reserve() for _ in self.machine.wanted]
         for one in self._held:
             one.close()
         self._held = held
@@ -178,44 +178,44 @@ class TensorflowPs(WorkersEngine):
 
     # --- processes
 
-    def _fork(self, fork: membership.Fork) -> None:
+    def _fork(self, fork: membership.StartMember) -> None:
         if not self.members:
             self._new_cluster()
         super()._fork(fork)
 
-    def _rank_of(self, fork: membership.Fork) -> int:
+    def _rank_of(self, fork: membership.StartMember) -> int:
         return self._cluster_now.slots.index(fork.slot)
 
-    async def _order(self, member: Member, size: int) -> messages.Start:  # noqa: ARG002 - the cell is run by one process
+    async def _order(self, member: AttemptWorker, size: int) -> messages.Start:  # noqa: ARG002 - the cell is run by one process
         return await super()._order(member, 1)
 
-    def _cluster(self, member: Member, servers: ServerAddresses) -> dict[str, str]:  # noqa: ARG002
+    def _cluster(self, member: AttemptWorker, servers: ServerAddresses) -> dict[str, str]:  # noqa: ARG002
         network = {} if self._network is None else {NETWORK: self._network.paths}
         threads = {} if INTER_OP in self._environment else {INTER_OP: str(THREADS)}
         return {"TF_CONFIG": self._cluster_now.tf_config(member.slot, LOOPBACK), **threads, **network}
 
-    async def _end_for_restart(self, members: list[Member], *, planned: bool) -> None:
+    async def _end_for_restart(self, members: list[AttemptWorker], *, planned: bool) -> None:
         self._ready.clear()
         if planned and self._own_checkpoints and not self._comes_to_boundaries:  # it saves while servers live
             chief = [member for member in members if member.slot == COORDINATOR]
             await super()._end_for_restart(chief, planned=True)
         await self.workers.end(KILL, members)
 
-    def _chief(self) -> Member | None:
+    def _chief(self) -> AttemptWorker | None:
         return next((member for member in self.members.values() if member.slot == COORDINATOR), None)
 
-    def _computing(self) -> list[Member]:
+    def _computing(self) -> list[AttemptWorker]:
         return [member for member in super()._computing() if member.slot == COORDINATOR]
 
     # --- what they do
 
-    def received(self, member: Member, message: messages.FromWorker) -> None:
+    def received(self, member: AttemptWorker, message: messages.FromWorker) -> None:
         """Take a message; after the end of the cell no process is started any more."""
         super().received(member, message)
-        if isinstance(message, messages.Done) and member.done:
+        if isinstance(message, messages.CellDone) and member.done:
             self._do(self.machine.end())
 
-    def _received(self, member: Member, message: messages.FromWorker) -> None:
+    def _received(self, member: AttemptWorker, message: messages.FromWorker) -> None:
         match message:
             case messages.Ready(point="init"):
                 self._ready.add(member.name)
@@ -230,7 +230,7 @@ class TensorflowPs(WorkersEngine):
             case _:
                 raise ProtocolError(f"a process of a cluster has sent {message}")
 
-    def _at_boundary(self, chief: Member) -> None:
+    def _at_boundary(self, chief: AttemptWorker) -> None:
         """Handle the coordinator's boundary: it has saved all that it needs, and waits."""
         if self._stopping:
             self._spawn_task(self._end_workers(KILL))
@@ -240,17 +240,17 @@ class TensorflowPs(WorkersEngine):
         if not change:
             self._go_on(chief)
 
-    def _go_on(self, chief: Member) -> None:
+    def _go_on(self, chief: AttemptWorker) -> None:
         self.send(chief.name, messages.Go(round=self.machine.restarts + 1, rank=0, size=1))
         if self._is_change():  # a change came while the cluster started
             self.send(chief.name, messages.Update())
 
-    def left(self, member: Member, code: int | None) -> None:
+    def left(self, member: AttemptWorker, code: int | None) -> None:
         """Begin anew from the last checkpoint after any death; the coordinator's own end is the end of all."""
         self._ready.discard(member.name)
         self._stopped_since.pop(member.name, None)
         begins_anew = self._begins_anew(member)
-        lost = self.machine.needs(member.name) and not (member.doomed or self._stopping or begins_anew)
+        lost = self.machine.needs(member.name) and not (member.terminating or self._stopping or begins_anew)
         if lost:
             self._do(self.machine.end())
         super().left(member, code)
@@ -262,7 +262,7 @@ class TensorflowPs(WorkersEngine):
         else:
             self._become_wanted()
 
-    def _begins_anew(self, died: Member) -> bool:
+    def _begins_anew(self, died: AttemptWorker) -> bool:
         """Return True if a death leads to another start: the cell saves what it needs, or has not begun."""
         chief = died if died.slot == COORDINATOR else self._chief()
         begun = chief is not None and chief.running
@@ -276,7 +276,7 @@ class TensorflowPs(WorkersEngine):
                 self._stopped_since.pop(member.name, None)
             elif now - self._stopped_since.setdefault(member.name, now) > END_STOPPED * self._patience_s:
                 member.killed_because = "was stopped by a signal while others waited for it, and was killed"
-                member.process.send(signal.SIGKILL)  # `doomed` stays False: the death is reported
+                member.process.send(signal.SIGKILL)  # `terminating` stays False: the death is reported
 
     # --- reports: the coordinator's place is no slot
 

@@ -47,17 +47,17 @@ class Cluster(Struct, frozen=True):
         return json.dumps({"cluster": cluster, "task": {"type": role, "index": index}})
 
 
-class Task(Struct, frozen=True):
+class ClusterTask(Struct, frozen=True):
     """A process's role in a cluster, and its number."""
 
     type: Role
     index: int
 
 
-def task(tf_config: str) -> tuple[Task, str]:
+def task(tf_config: str) -> tuple[ClusterTask, str]:
     """Return the process whose `TF_CONFIG` this is, and its address; as `Cluster.tf_config` gives it."""
     found = json.loads(tf_config)
-    own = convert(found["task"], Task)
+    own = convert(found["task"], ClusterTask)
     return own, found["cluster"][own.type][own.index]
 
 

@@ -19,11 +19,11 @@ from jupyter_elastic.engines.tensorflow_ps.roles import task
 from jupyter_elastic.jobfiles.payload import read_payload
 from jupyter_elastic.platform import network_namespace
 from jupyter_elastic.platform.imports import after_import
-from jupyter_elastic.protocol.worker import Entered, Started
+from jupyter_elastic.protocol.worker_messages import Entered, Started
 from jupyter_elastic.types.errors import BadRequest, EngineError, ProtocolError
 
 if TYPE_CHECKING:
-    from jupyter_elastic.worker.plugin import Host
+    from jupyter_elastic.worker.plugin import WorkerFacilities
 
 NETWORK = "JUPYTER_ELASTIC_NETWORK"
 """Variable with the cluster's network (`platform.network_namespace`); without it, the machine's network is used."""
@@ -46,7 +46,7 @@ class ClusterWorker:
     """No groups: for `training` a coordinator trains alone, as its workers run no cell."""
     preimports: ClassVar[Mapping[str, Sequence[str]]] = {}
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: WorkerFacilities) -> None:
         self._host = host
         self._entered = False
 

@@ -13,12 +13,12 @@ from math import inf, isfinite
 from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core import drains, holds, pins
+from jupyter_elastic.scheduler.core.caps import Caps, exceeded
 from jupyter_elastic.scheduler.core.decide import decide, found
 from jupyter_elastic.scheduler.core.drains import DAEMON
 from jupyter_elastic.scheduler.core.evolve import evolve
 from jupyter_elastic.scheduler.core.explain import explain, until
 from jupyter_elastic.scheduler.core.interactive import make_room
-from jupyter_elastic.scheduler.core.most import Most, exceeded
 from jupyter_elastic.scheduler.core.plan import judge
 from jupyter_elastic.scheduler.core.react import react
 from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State, limit_at
@@ -80,7 +80,7 @@ class Core:
         *,
         weights: Mapping[str, float] | None = None,
         quotas: Mapping[str, int] | None = None,
-        most: Most | None = None,
+        most: Caps | None = None,
         seed: int = 0,
         lease_s: float = 0.0,
     ) -> None:
@@ -90,11 +90,11 @@ class Core:
         """
         self.state = state if state is not None else State()
         self._lease_s = lease_s
-        self._views = Views(weights=weights or {}, quotas=quotas or {}, most=most or Most(), seed=seed)
+        self._views = Views(weights=weights or {}, quotas=quotas or {}, most=most or Caps(), seed=seed)
         self._infos = Infos()
         self._wants_plan = True
 
-    def share(self, weights: Mapping[str, float], quotas: Mapping[str, int], most: Most) -> None:
+    def share(self, weights: Mapping[str, float], quotas: Mapping[str, int], most: Caps) -> None:
         """Use these weights, quotas and limits from now on."""
         self._views.share(weights, quotas, most)
         self._wants_plan = True

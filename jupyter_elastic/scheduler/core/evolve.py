@@ -18,8 +18,8 @@ from jupyter_elastic.scheduler.core.lengths import length, noted
 from jupyter_elastic.scheduler.core.profile import Learned, remaining
 from jupyter_elastic.scheduler.core.state import BY_KEY, NOBODY_DIED, NOTHING_LEARNED, Job, SlotState, State
 from jupyter_elastic.scheduler.core.transitions import after
-from jupyter_elastic.scheduler.core.turns import Row
-from jupyter_elastic.scheduler.core.used import HALF_LIFE_S, Used
+from jupyter_elastic.scheduler.core.turns import TurnQueue
+from jupyter_elastic.scheduler.core.used import HALF_LIFE_S, UsedSlots
 from jupyter_elastic.types import (
     ENDED,
     AgentChanged,
@@ -93,7 +93,7 @@ def _submitted(state: State, event: Event, data: JobSubmitted) -> None:
     )
     state.jobs[data.job] = job
     for row, name in job.places:
-        state.rows.setdefault(row, Row()).came(name, state.at, state.shares.weights)
+        state.rows.setdefault(row, TurnQueue()).came(name, state.at, state.shares.weights)
     _take_turns(state, job, waited=False)
     state.unfinished[job.owner] = state.unfinished.get(job.owner, 0) + 1
     state.keys[event.cause] = data.job
@@ -333,7 +333,7 @@ def _account(state: State, job: Job, at: float) -> None:
     slots = state.charged(job.slots)
     if slots and at > job.accounted_at:
         users = state.used.setdefault(job.spec.group, {})
-        used = users.setdefault(job.owner, Used(slot_s=0.0, at=at))
+        used = users.setdefault(job.owner, UsedSlots(slot_s=0.0, at=at))
         used.add(slots, job.accounted_at, at, state.half_life_s)
     job.account(at, slots)
 

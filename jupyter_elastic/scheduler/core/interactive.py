@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core import holds
-from jupyter_elastic.scheduler.core.most import Most, Party
+from jupyter_elastic.scheduler.core.caps import Caps, Entity
 from jupyter_elastic.scheduler.core.plan import difference
 from jupyter_elastic.scheduler.core.reservation import room, waiting
 from jupyter_elastic.scheduler.core.state import Job, State, least_workers
@@ -24,7 +24,7 @@ from jupyter_elastic.types import AnyEventData, JobId, Plan, RescaleRequested, S
 GIVEN_BACK = "the slots that it gave up for interactive jobs are idle again"
 
 
-def make_room(state: State, most: Most, quotas: Mapping[str, int]) -> list[AnyEventData]:
+def make_room(state: State, most: Caps, quotas: Mapping[str, int]) -> list[AnyEventData]:
     """Return the starts and shrinks that interactive jobs need now, or else the growth of jobs that gave up slots."""
     jobs = waiting(state)
     if jobs:
@@ -34,7 +34,7 @@ def make_room(state: State, most: Most, quotas: Mapping[str, int]) -> list[AnyEv
     return []
 
 
-def _parties(job: Job) -> tuple[Party, ...]:
+def _parties(job: Job) -> tuple[Entity, ...]:
     """Return the user and the group that the job's slots count for."""
     return (("user", job.owner), ("group", job.spec.group)) if job.spec.group else (("user", job.owner),)
 
@@ -44,12 +44,12 @@ def _sizes(state: State) -> dict[JobId, Size]:
     return {job.job: job.size for job in state.active_jobs() if job.phase != "stopping"}
 
 
-def _held(state: State) -> Counter[Party]:
+def _held(state: State) -> Counter[Entity]:
     """Count the held slots by user and group."""
-    held: Counter[Party] = Counter()
+    held: Counter[Entity] = Counter()
     for job in state.active_jobs():
-        for party in _parties(job):
-            held[party] += state.charged(job.slots)
+        for entity in _parties(job):
+            held[entity] += state.charged(job.slots)
     return held
 
 
@@ -66,7 +66,7 @@ def _events(state: State, sizes: dict[JobId, Size], reasons: dict[JobId, str]) -
 class _Room:
     """A plan in the making that changes only what interactive jobs need."""
 
-    def __init__(self, state: State, most: Most, quotas: Mapping[str, int]) -> None:
+    def __init__(self, state: State, most: Caps, quotas: Mapping[str, int]) -> None:
         self._state, self._most, self._quotas = state, most, quotas
         self._room = room(state)
         self._sizes = _sizes(state)
@@ -88,8 +88,8 @@ class _Room:
         need = self._state.needs(job.spec)
         servers = 0 if self._state.apart else job.spec.min_servers
         limits = self._most.of(job.owner, job.spec.group)
-        over = {party: self._held[party] + need - limit for party, limit in limits.items()}
-        shrunk = self._shrunk(job, need - self._room, {party: slots for party, slots in over.items() if slots > 0})
+        over = {entity: self._held[entity] + need - limit for entity, limit in limits.items()}
+        shrunk = self._shrunk(job, need - self._room, {entity: slots for entity, slots in over.items() if slots > 0})
         if shrunk is None:
             return
         for other, size in shrunk.items():
@@ -98,7 +98,7 @@ class _Room:
             self._sizes[other] = size
             self._reasons[other] = f"makes room for interactive job {job.job} of {job.owner}"
         idle = self._room - need if alone and len(self._state.jobs) == len(self._state.active) + 1 else 0
-        spare = min([idle, *(limit - self._held[party] - need for party, limit in limits.items())])
+        spare = min([idle, *(limit - self._held[entity] - need for entity, limit in limits.items())])
         workers = job.largest(need - servers + max(spare, 0))
         self._sizes[job.job] = Size(workers=workers, servers=job.spec.min_servers)
         self._take(job, workers + servers)
@@ -106,16 +106,16 @@ class _Room:
 
     def _take(self, job: Job, slots: int) -> None:
         self._room -= slots
-        for party in _parties(job):
-            self._held[party] += slots
+        for entity in _parties(job):
+            self._held[entity] += slots
 
-    def _shrunk(self, job: Job, lack: int, over: dict[Party, int]) -> dict[JobId, Size] | None:
+    def _shrunk(self, job: Job, lack: int, over: dict[Entity, int]) -> dict[JobId, Size] | None:
         """Shrink others to free `lack` slots, and for each party in `over` its excess; None if that can't be.
 
         Jobs of the same owner shrink first, then those with the most workers beyond their minimum.
         """
         shrunk: dict[JobId, Size] = {}
-        given: Counter[Party] = Counter()
+        given: Counter[Entity] = Counter()
         while lack > 0 or over:
             steps = [
                 step for other in self._elastic if (step := self._step(job, other, shrunk, given, over)) is not None
@@ -127,14 +127,14 @@ class _Room:
             freed = shrunk.get(number, self._sizes[number]).workers - size.workers
             shrunk[number] = size
             lack -= freed
-            for party in _parties(other):
-                given[party] += freed
-                if party in over and given[party] >= over[party]:
-                    del over[party]
+            for entity in _parties(other):
+                given[entity] += freed
+                if entity in over and given[entity] >= over[entity]:
+                    del over[entity]
         return shrunk
 
     def _step(
-        self, job: Job, other: Job, shrunk: Mapping[JobId, Size], given: Counter[Party], over: Mapping[Party, int]
+        self, job: Job, other: Job, shrunk: Mapping[JobId, Size], given: Counter[Entity], over: Mapping[Entity, int]
     ) -> tuple[bool, int, JobId, Size] | None:
         """Return (same owner, workers beyond minimum, number, next smaller size); None if `other` can't shrink."""
         size = shrunk.get(other.job, self._sizes[other.job])
@@ -142,17 +142,17 @@ class _Room:
         if not smaller:
             return None
         own = other.owner == job.owner
-        if over and not any(party in over for party in _parties(other)):
+        if over and not any(entity in over for entity in _parties(other)):
             return None
-        for party in _parties(other):
-            left = self._held[party] - given[party] - (size.workers - smaller)
-            if party not in _parties(job) and left < self._quotas.get(party[1], 0):
+        for entity in _parties(other):
+            left = self._held[entity] - given[entity] - (size.workers - smaller)
+            if entity not in _parties(job) and left < self._quotas.get(entity[1], 0):
                 return None
         beyond = size.workers - least_workers(other.spec)
         return own, beyond, other.job, Size(workers=smaller, servers=size.servers)
 
 
-def _given_back(state: State, most: Most) -> list[AnyEventData]:
+def _given_back(state: State, most: Caps) -> list[AnyEventData]:
     """Give idle slots back to jobs that gave up workers for interactive jobs, unless a job waits for slots."""
     free = sum(1 for _ in state.free()) - holds.held(state)
     if free <= 0 or any(job.phase == "queued" and not state.ignored(job) for job in state.jobs.values()):
@@ -161,12 +161,12 @@ def _given_back(state: State, most: Most) -> list[AnyEventData]:
     for number in sorted(state.yielded):
         job = state.jobs[number]
         limits = most.of(job.owner, job.spec.group)
-        rooms = [limit - held[party] for party, limit in limits.items()]
+        rooms = [limit - held[entity] for entity, limit in limits.items()]
         more = job.largest(job.size.workers + min([state.yielded[number], free, *rooms])) - job.size.workers
         if more > 0 and job.phase == "running" and not (job.rigid or job.leaving):
             sizes[number] = replace(job.size, workers=job.size.workers + more)
             reasons[number] = GIVEN_BACK
             free -= more
-            for party in _parties(job):
-                held[party] += more
+            for entity in _parties(job):
+                held[entity] += more
     return _events(state, sizes, reasons) if reasons else []

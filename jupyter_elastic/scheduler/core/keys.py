@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from jupyter_elastic.scheduler.core.state import State
-from jupyter_elastic.types import AnyEventData, KeyRegistered, KeyRevoked, RegisterKey, RevokeKey
+from jupyter_elastic.types import AdmitKey, AnyEventData, KeyRegistered, KeyRevoked, WithdrawKey
 from jupyter_elastic.types.errors import BadRequest, TooMuch
 
 OF_USER = 50
@@ -19,7 +19,7 @@ RENEWED_AFTER = 0.5
 """Part of the term after which a renewal without a change is an event; earlier ones don't fill the journal."""
 
 
-def register(state: State, command: RegisterKey) -> list[AnyEventData]:
+def register(state: State, command: AdmitKey) -> list[AnyEventData]:
     """Admit a key, or renew it. BadRequest or TooMuch say what to do."""
     if not 1 <= command.term_s <= LONGEST_S:
         raise BadRequest(f"a key is registered for 1 to {LONGEST_S:g} seconds, not {command.term_s:g}")
@@ -46,7 +46,7 @@ def register(state: State, command: RegisterKey) -> list[AnyEventData]:
     return [data]
 
 
-def revoke(state: State, command: RevokeKey) -> list[AnyEventData]:
+def revoke(state: State, command: WithdrawKey) -> list[AnyEventData]:
     """Admit a key no longer."""
     known = state.registered.get(command.key)
     return [] if known is None else [KeyRevoked(key=command.key, user=known.user, reason=command.reason)]

@@ -31,7 +31,7 @@ from jupyter_elastic.types.texts import visible
 
 MEMO_BYTES = 64 * 1024
 REASON_CHARS = 2_000
-MOST_NEXT = 100
+MAX_NEXT = 100
 """Maximum number of jobs that a plan may name as the next ones."""
 
 
@@ -163,7 +163,7 @@ def turn(state: State, plan: Plan) -> tuple[JobId, ...]:
     said: Any = plan.turn
     if not isinstance(said, tuple):
         return ()
-    known = (job for job in said[:MOST_NEXT] if type(job) is int and job in state.jobs)
+    known = (job for job in said[:MAX_NEXT] if type(job) is int and job in state.jobs)
     return tuple(dict.fromkeys(job for job in known if state.jobs[job].phase == "queued"))
 
 

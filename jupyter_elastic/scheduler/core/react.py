@@ -82,7 +82,7 @@ def _launch(state: State, job: Job, generation: int, slots: tuple[SlotId, ...], 
         slots=slots,
         servers=servers,
         devices=_devices(state, slots),
-        elsewhere=_elsewhere(state, slots),
+        remote_hosts=_remote_hosts(state, slots),
         lease_s=job.lease_s,
     )
 
@@ -96,7 +96,7 @@ def _rescale(state: State, job: Job) -> Rescale:
         slots=job.slots,
         servers=job.servers,
         devices=_devices(state, job.slots),
-        elsewhere=_elsewhere(state, job.slots),
+        remote_hosts=_remote_hosts(state, job.slots),
         draining=job.draining,
     )
 
@@ -121,9 +121,9 @@ def _end_session(job: Job, reason: str) -> Stop:
     return Stop(job=job.job, attempt=job.attempt, owner=job.owner, how="cancel", reason=reason)
 
 
-def _elsewhere(state: State, slots: tuple[SlotId, ...]) -> tuple[str, ...]:
+def _remote_hosts(state: State, slots: tuple[SlotId, ...]) -> tuple[str, ...]:
     on = {entry.host for slot in slots if (entry := state.slots.get(slot)) is not None}
-    return tuple(host.name for host in state.hosts if host.reach and host.name in on)
+    return tuple(host.name for host in state.hosts if host.url and host.name in on)
 
 
 def _devices(state: State, slots: tuple[SlotId, ...]) -> dict[SlotId, str]:

@@ -14,10 +14,10 @@ from msgspec import Struct, field
 from jupyter_elastic.scheduler.core.lengths import Lengths
 from jupyter_elastic.scheduler.core.profile import Learned
 from jupyter_elastic.scheduler.core.transitions import HOLDING
-from jupyter_elastic.scheduler.core.turns import Row, places
-from jupyter_elastic.scheduler.core.used import HALF_LIFE_S, Used
+from jupyter_elastic.scheduler.core.turns import TurnQueue, places
+from jupyter_elastic.scheduler.core.used import HALF_LIFE_S, UsedSlots
 from jupyter_elastic.types import (
-    AgentPlace,
+    AgentOrigin,
     Drain,
     GpuProcess,
     Host,
@@ -226,10 +226,10 @@ class State(Struct, kw_only=True):
     """Ended jobs whose sessions' memory is still on slots."""
     yielded: dict[JobId, int] = field(default_factory=dict)
     """Workers that running jobs have given up for interactive jobs and have not got back."""
-    used: dict[str, dict[str, Used]] = field(default_factory=dict)
+    used: dict[str, dict[str, UsedSlots]] = field(default_factory=dict)
     """Decayed slot-seconds by group (empty: none) and user, up to the last count of each job."""
     half_life_s: float = HALF_LIFE_S
-    rows: dict[str, Row] = field(default_factory=dict)
+    rows: dict[str, TurnQueue] = field(default_factory=dict)
     """Rows of users and groups that share slots: under "" users without group, and groups; by group its members."""
     lengths: Lengths = field(default_factory=dict)
     """Lengths of completed jobs that reported no remaining work; `noted` makes a new mapping, since views hold it."""
@@ -245,7 +245,7 @@ class State(Struct, kw_only=True):
     """Users whose agent has ever connected; True while it is connected."""
     ids: dict[str, int] = field(default_factory=dict)
     """UNIX ids of owners of known jobs; a name stays with its id as long as such a job is remembered."""
-    places: dict[str, AgentPlace] = field(default_factory=dict)
+    places: dict[str, AgentOrigin] = field(default_factory=dict)
     """Origin of each user's present or last agent, from which the user's running jobs were launched."""
     shares: SharesChanged = SharesChanged()
     """Latest content of the shares file, kept so that the journal tells the entitlements of every moment."""

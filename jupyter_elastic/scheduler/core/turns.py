@@ -43,7 +43,7 @@ class Standing(Struct):
     counted: float = 0.0
 
 
-class Row(Struct):
+class TurnQueue(Struct):
     """Users and groups that share slots with each other: those at the top, or the members of a group."""
 
     all: dict[str, Standing] = field(default_factory=dict)

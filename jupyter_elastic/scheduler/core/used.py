@@ -10,7 +10,7 @@ HALF_LIFE_S = 7 * 86_400.0
 """Default seconds after which use counts half (Slurm's default); the policy's options may change it."""
 
 
-class Used(Struct):
+class UsedSlots(Struct):
     """Slot-seconds that decay: those of one half-life ago count half.
 
     Source: Slurm's priority/multifactor (PriorityDecayHalfLife), here without its steps of five minutes.

@@ -15,7 +15,7 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core import holds, server_slots
-from jupyter_elastic.scheduler.core.most import Most, within
+from jupyter_elastic.scheduler.core.caps import Caps, within
 from jupyter_elastic.scheduler.core.reservation import reserved
 from jupyter_elastic.scheduler.core.spare import spared
 from jupyter_elastic.scheduler.core.state import Job, SlotState, State, starts_with
@@ -49,7 +49,7 @@ _MOVES_SLOTS = (HostsChanged, DrainsChanged, JobStarted, RescaleRequested, Slots
 class Views:
     """A cache of the policy's views of one state."""
 
-    def __init__(self, *, weights: Mapping[str, float], quotas: Mapping[str, int], most: Most, seed: int) -> None:
+    def __init__(self, *, weights: Mapping[str, float], quotas: Mapping[str, int], most: Caps, seed: int) -> None:
         """Begin with the pool's fair-share weights, quotas and limits, which are configuration, not history."""
         self._seed = seed
         self.share(weights, quotas, most)
@@ -61,7 +61,7 @@ class Views:
         """Jobs that the last view left out because of a limit of their owner or of slots for servers, and the
         reasons."""
 
-    def share(self, weights: Mapping[str, float], quotas: Mapping[str, int], most: Most) -> None:
+    def share(self, weights: Mapping[str, float], quotas: Mapping[str, int], most: Caps) -> None:
         """Use these weights, quotas and limits from the next view on."""
         self._weights, self.quotas, self.most = dict(weights), dict(quotas), most
 
@@ -145,7 +145,7 @@ class Views:
                 )
 
 
-def _reaching(state: State, most: Most) -> Most:
+def _reaching(state: State, most: Caps) -> Caps:
     """Return the limits, lowered for users who can't reach all hosts to the slots that they can reach."""
     users = dict(most.users)
     for owner in {job.owner for job in state.jobs.values()}:

@@ -13,7 +13,7 @@ from statistics import NormalDist
 from msgspec import Struct
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.forecast.lengths import UNKNOWN_SIGMA, Usual, measured
+from jupyter_elastic.scheduler.forecast.job_lengths import UNKNOWN_SIGMA, Usual, measured
 from jupyter_elastic.scheduler.forecast.whatif import TOO_SLOW, Forecast, JobForecast, Over, forecast, never
 from jupyter_elastic.types import JobId, JobView, Policy, View
 

@@ -20,7 +20,7 @@ from jupyter_elastic.scheduler.core import turns
 from jupyter_elastic.scheduler.core.drains import LEAVE_S
 from jupyter_elastic.scheduler.core.plan import illegal
 from jupyter_elastic.scheduler.core.spare import spared
-from jupyter_elastic.scheduler.forecast.lengths import Usual, expected
+from jupyter_elastic.scheduler.forecast.job_lengths import Usual, expected
 from jupyter_elastic.scheduler.policies.speed import rates
 from jupyter_elastic.types import HostView, JobId, JobView, Policy, Size, Turn, View
 

@@ -9,7 +9,7 @@ order of length in a tree of maxima, so that a slot costs logarithmic time.
 from __future__ import annotations
 
 from jupyter_elastic.scheduler.policies.common import Configured, Draft, above
-from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, seated, settle
+from jupyter_elastic.scheduler.policies.elastic import ElasticOptions, Guard, seated, settle
 from jupyter_elastic.scheduler.policies.order import shortest_first
 from jupyter_elastic.scheduler.policies.speed import rates
 from jupyter_elastic.types import JobView, Plan, View
@@ -25,7 +25,7 @@ class Afs(Configured):
     summary = "Apathetic future share: weighs a job's length against how well it would use a slot."
     work_conserving = True
 
-    class Options(Guarded, frozen=True):
+    class Options(ElasticOptions, frozen=True):
         pass
 
     options: Options

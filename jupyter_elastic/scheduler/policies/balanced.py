@@ -17,7 +17,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from jupyter_elastic.scheduler.policies.common import Aging, Draft, Stay
-from jupyter_elastic.scheduler.policies.elastic import Cooldown, Elastic, Guarded, Payback, Value, climb, seated
+from jupyter_elastic.scheduler.policies.elastic import Cooldown, Elastic, ElasticOptions, Payback, Value, climb, seated
 from jupyter_elastic.scheduler.policies.order import shortest_first
 from jupyter_elastic.scheduler.policies.speed import rates, work_left
 from jupyter_elastic.types import JobView
@@ -30,7 +30,7 @@ class Balanced(Elastic):
     summary = "Short jobs soon, slots where they speed up most, changes only where they pay (default)."
     interval_s = 10.0
 
-    class Options(Guarded, frozen=True):
+    class Options(ElasticOptions, frozen=True):
         cooldown: Cooldown = 2.0
         payback: Payback = 1.0
         aging: Aging = 0.125

@@ -21,8 +21,8 @@ from msgspec import Meta
 from jupyter_elastic.scheduler.policies import scaling
 from jupyter_elastic.scheduler.policies.common import Configured, Draft, ladder, seat
 from jupyter_elastic.scheduler.policies.convergence import converged_at
-from jupyter_elastic.scheduler.policies.elastic import Guarded
-from jupyter_elastic.scheduler.policies.scaling import EXPLAINS, Fit, cautious, expect
+from jupyter_elastic.scheduler.policies.elastic import ElasticOptions
+from jupyter_elastic.scheduler.policies.scaling import EXPLAINS, ScalingFit, cautious, expect
 from jupyter_elastic.scheduler.policies.speed import UNKNOWN_S
 from jupyter_elastic.types import JobId, JobView, Plan, View
 
@@ -55,7 +55,7 @@ class Coach(Configured):
     work_conserving = False
     interval_s = 10.0
 
-    class Options(Guarded, frozen=True):
+    class Options(ElasticOptions, frozen=True):
         explore: Annotated[
             bool, Meta(description="whether free slots may be used to try sizes that nobody has measured")
         ] = True
@@ -69,7 +69,7 @@ class Coach(Configured):
         head = seat(draft, draft.by_priority([*draft.running, *draft.waiting]), strict=True)
         shared = _noted(view)
         explore = self.options.explore and head is None
-        known = {number: Known(job, shared, explore=explore) for number, job in draft.jobs.items()}
+        known = {number: JobRates(job, shared, explore=explore) for number, job in draft.jobs.items()}
         movable = {number for number, job in draft.jobs.items() if self._movable(view, job, known[number])}
         anew = draft.twin()
         self._hold(draft, known, movable)
@@ -86,7 +86,7 @@ class Coach(Configured):
                 draft.reasons.setdefault(number, known[number].reason(draft.size(job)))
         return draft.plan(memo=shared or None)
 
-    def _movable(self, view: View, job: JobView, known: Known) -> bool:
+    def _movable(self, view: View, job: JobView, known: JobRates) -> bool:
         """True if the job may be rescaled for its own good: it has rested, and its present size was measured."""
         if not job.size.workers:
             return True
@@ -97,7 +97,7 @@ class Coach(Configured):
             and (job.changed_at is None or view.now - job.changed_at >= rested)
         )
 
-    def _hold(self, draft: Draft, known: Mapping[JobId, Known], movable: set[JobId]) -> None:
+    def _hold(self, draft: Draft, known: Mapping[JobId, JobRates], movable: set[JobId]) -> None:
         """Let running jobs keep their sizes; a job with too many workers or servers goes to its best size."""
         for job in draft.running:
             if job.job in draft.workers:
@@ -106,7 +106,7 @@ class Coach(Configured):
                 if not (too_many and draft.resize(job, *best)):
                     _restore(draft, job)
 
-    def _climb(self, draft: Draft, known: Mapping[JobId, Known], movable: set[JobId], *, pays: bool = True) -> None:
+    def _climb(self, draft: Draft, known: Mapping[JobId, JobRates], movable: set[JobId], *, pays: bool = True) -> None:
         """Give free slots, step by step, where a slot saves most; `pays`: only if a running job gains enough."""
         heap: list[tuple[float, int, Pair, JobView]] = []
 
@@ -131,13 +131,13 @@ class Coach(Configured):
             draft.resize(job, *to)
             push(at, job, replaces=True)
 
-    def _pays(self, job: JobView, known: Known) -> bool:
+    def _pays(self, job: JobView, known: JobRates) -> bool:
         if not job.size.workers:
             return True
         held = job.size.workers, job.size.servers
         return known.left(held) - known.left(known.best) > self.options.payback * job.profile.rescale_cost_s
 
-    def _better(self, draft: Draft, anew: Draft, known: Mapping[JobId, Known]) -> bool:
+    def _better(self, draft: Draft, anew: Draft, known: Mapping[JobId, JobRates]) -> bool:
         """True if sharing all slots anew saves more than all its changes cost, and enough to be worth them."""
         before = after = cost = 0.0
         for number, job in anew.jobs.items():
@@ -150,7 +150,7 @@ class Coach(Configured):
         return before - after > max(self.options.payback * cost, WORTH * before)
 
 
-class Known:
+class JobRates:
     """Knowledge of a job: its speed by size, its remaining work, and its best size."""
 
     def __init__(self, job: JobView, shared: Mapping[str, Mapping[str, float]], *, explore: bool) -> None:
@@ -244,7 +244,7 @@ def _restore(draft: Draft, job: JobView) -> None:
 
 
 @lru_cache(4096)
-def _expected(measured: Measured) -> Fit:
+def _expected(measured: Measured) -> ScalingFit:
     return expect(dict(measured[:: -(-len(measured) // MANY)]))
 
 

@@ -15,7 +15,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from jupyter_elastic.scheduler.policies.common import Configured, Draft, ladder, least, most, seat, slots
-from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, climb, growing, settle
+from jupyter_elastic.scheduler.policies.elastic import ElasticOptions, Guard, climb, growing, settle
 from jupyter_elastic.scheduler.policies.optimus import seconds_saved
 from jupyter_elastic.scheduler.policies.speed import guess, measured, rates, work_done
 from jupyter_elastic.types import JobId, JobView, Plan, View
@@ -26,7 +26,7 @@ LEVELS = 16
 """Number of sizes of a range beyond which only powers of two are tried."""
 
 
-class Demand(Struct):
+class DeadlineDemand(Struct):
     """Needs of a job with a deadline. Level 0 is to wait; `work` is in the unit of `rates`, times are in seconds."""
 
     job: JobView
@@ -63,7 +63,7 @@ class Timeline(Struct):
     ends: list[float]
     free: list[int]
 
-    def reserve(self, demand: Demand, work: float, until: float) -> int | None:
+    def reserve(self, demand: DeadlineDemand, work: float, until: float) -> int | None:
         """Reserve the lowest level that does the work in time; return the workers *now*, or None if no level does."""
         for top in range(demand.least(work, until), len(demand.costs)):
             levels, end = self._walk(demand, top, work, until)
@@ -72,7 +72,7 @@ class Timeline(Struct):
                 return demand.workers[levels[0]]
         return None
 
-    def _walk(self, demand: Demand, top: int, work: float, until: float) -> tuple[list[int], float]:
+    def _walk(self, demand: DeadlineDemand, top: int, work: float, until: float) -> tuple[list[int], float]:
         """Return the possible level, at most `top`, in each stretch, and the time when the work is done (or inf)."""
         costs, rates, pause = demand.costs, demand.rates, demand.pause
         cost = costs[top]
@@ -113,7 +113,7 @@ class Deadline(Configured):
     work_conserving = True
     interval_s = 10.0
 
-    class Options(Guarded, frozen=True):
+    class Options(ElasticOptions, frozen=True):
         margin: Annotated[
             float, Meta(ge=0, le=1, description="share of its remaining time by which a job is to finish early")
         ] = 0.05
@@ -150,7 +150,7 @@ class Deadline(Configured):
                 draft.reasons.setdefault(number, "admitted: its deadline can be met")
         return draft.plan(memo={"admitted": list(admitted)})
 
-    def _demand(self, job: JobView, now: float, known: bool) -> Demand | None:
+    def _demand(self, job: JobView, now: float, known: bool) -> DeadlineDemand | None:
         """Return the needs of a job; None if its length is unknown, or if it is too late already."""
         until = (job.deadline_at or 0.0) - now
         held, rungs, speed = job.size.workers, ladder(job), rates(job)
@@ -165,7 +165,7 @@ class Deadline(Configured):
         pause = job.profile.rescale_cost_s
         going = job.phase != "running" and job.changed_at is not None
         workers = (0, *levels)
-        demand = Demand(
+        demand = DeadlineDemand(
             job=job,
             workers=workers,
             costs=[slots(job, n) for n in workers],
@@ -182,8 +182,8 @@ class Deadline(Configured):
 
     @staticmethod
     def _admit(
-        capacity: int, demands: list[Demand], before: list[JobId]
-    ) -> tuple[dict[JobId, Demand], dict[JobId, int]]:
+        capacity: int, demands: list[DeadlineDemand], before: list[JobId]
+    ) -> tuple[dict[JobId, DeadlineDemand], dict[JobId, int]]:
         """Return the admitted jobs, in the order in which slots were reserved, and the workers of each now.
 
         The order is kept from plan to plan: deadlines that could be met in it before can be met in it now.
@@ -231,12 +231,12 @@ class Deadline(Configured):
             climb(draft, growing(draft, guard), seconds_saved)
 
 
-def _urgency(demand: Demand) -> tuple[float, float, JobId]:
+def _urgency(demand: DeadlineDemand) -> tuple[float, float, JobId]:
     return demand.until, demand.job.submitted_at, demand.job.job
 
 
 def _schedule(
-    capacity: int, demands: Iterable[Demand], *, all_or_none: bool = False
+    capacity: int, demands: Iterable[DeadlineDemand], *, all_or_none: bool = False
 ) -> tuple[Timeline, dict[JobId, int], int]:
     """Reserve the demands in a fresh timeline, in order; return it, the workers now and the number of needless misses.
 

@@ -25,7 +25,7 @@ Value: TypeAlias = Callable[[int], float]
 """Value of a job by its number of workers; higher is better."""
 
 
-class Guarded(Base, frozen=True):
+class ElasticOptions(Base, frozen=True):
     """Options of every elastic policy."""
 
     cooldown: Cooldown = 10.0
@@ -36,7 +36,7 @@ class Elastic(Configured):
     """Base of policies that plan in these steps: minimums, growth, and of the changes only those that pay."""
 
     work_conserving: ClassVar[bool] = True
-    options: Guarded
+    options: ElasticOptions
 
     def plan(self, view: View) -> Plan:
         """Plan minimums and growth, apply the guard, and grow again with the slots that it frees."""
@@ -58,7 +58,7 @@ class Elastic(Configured):
 class Guard(Struct):
     """Judge of rescaling a running job for its own good now."""
 
-    options: Guarded
+    options: ElasticOptions
     now: float
 
     def settled(self, job: JobView) -> bool:

@@ -14,7 +14,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from jupyter_elastic.scheduler.policies.common import Configured, Draft, LeastGain, seat
-from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, fill, settle
+from jupyter_elastic.scheduler.policies.elastic import ElasticOptions, Guard, fill, settle
 from jupyter_elastic.scheduler.policies.speed import rates
 from jupyter_elastic.types import JobView, Plan, View
 
@@ -27,7 +27,7 @@ class ElasticFifo(Configured):
     work_conserving = True
     interval_s = 10.0
 
-    class Options(Guarded, frozen=True):
+    class Options(ElasticOptions, frozen=True):
         theta: LeastGain = 0.1
         strict: Annotated[bool, Meta(description="a waiting job whose minimum doesn't fit blocks the later ones")] = (
             True

@@ -29,7 +29,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.policies.common import Configured, Draft, LeastGain, above, least, seat, slots
-from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, settle
+from jupyter_elastic.scheduler.policies.elastic import ElasticOptions, Guard, settle
 from jupyter_elastic.scheduler.policies.speed import rates
 from jupyter_elastic.types import JobId, JobView, Plan, Turn, View
 
@@ -63,7 +63,7 @@ def _span(options: Fair.Options) -> str:
     return f"{days:g} d" if days >= 1 else f"{options.half_life_s:g} s"
 
 
-Due: TypeAlias = "tuple[bool, int, float, float, float, int, Party]"
+Due: TypeAlias = "tuple[bool, int, float, float, float, int, Entity]"
 ROUNDING = 1e-9
 """Part of a slot below which a difference is rounding."""
 TURNS = 2
@@ -73,7 +73,7 @@ NEXT = 20
 NOBODY = Turn()
 
 
-class Party:
+class Entity:
     """A user or a group: its slots, its share, and its use of one more step."""
 
     __slots__ = (
@@ -95,7 +95,7 @@ class Party:
         self.share = 0.0
         self.weight = max(rank * factor, 1e-9)
         self.quota = quota
-        self.users: list[Party] = []
+        self.users: list[Entity] = []
         self.members: list[Due] = []
         self.waiting: deque[JobView] = deque()
         self.growing: list[tuple[int, int, JobView]] = []
@@ -127,38 +127,38 @@ class Party:
         return next((job for job in fits if job.phase == "queued"), None)
 
 
-def share_out(slots: float, parties: Sequence[Party]) -> None:
+def share_out(slots: float, entities: Sequence[Entity]) -> None:
     """Compute the shares: by weight, but no less than the quota and no more than a party can use."""
-    rest = list(parties)
+    rest = list(entities)
     while rest:
-        level = max(slots, 0.0) / sum(party.weight for party in rest)
-        for party in rest:
-            party.share = min(max(level * party.weight, party.quota), party.wants)
-        wrong = sum(party.share - level * party.weight for party in rest)
+        level = max(slots, 0.0) / sum(entity.weight for entity in rest)
+        for entity in rest:
+            entity.share = min(max(level * entity.weight, entity.quota), entity.wants)
+        wrong = sum(entity.share - level * entity.weight for entity in rest)
         # Those whose bound is on the side that all bounds together lean to are settled; the others share what is left.
-        settled = {id(party) for party in rest if (party.share - level * party.weight) * wrong > 0}
-        slots -= sum(party.share for party in rest if id(party) in settled)
-        rest = [party for party in rest if id(party) not in settled] if settled else []
-    for party in parties:
-        if abs(party.share - round(party.share)) < ROUNDING:
-            party.share = round(party.share)
+        settled = {id(entity) for entity in rest if (entity.share - level * entity.weight) * wrong > 0}
+        slots -= sum(entity.share for entity in rest if id(entity) in settled)
+        rest = [entity for entity in rest if id(entity) not in settled] if settled else []
+    for entity in entities:
+        if abs(entity.share - round(entity.share)) < ROUNDING:
+            entity.share = round(entity.share)
 
 
-def claim(parties: Sequence[Party]) -> None:
+def claim(entities: Sequence[Entity]) -> None:
     """Compute the ranks among equals: first those that can't wait longer, then by least debt, then by longest wait."""
-    latest: dict[float, list[tuple[float, Party]]] = {}
-    for rank in {party.rank for party in parties}:  # the two who began so many jobs last, for this weight
-        counts = ((TURNS * math.ceil(max(1.0, one.rank / rank)), one) for one in parties)
+    latest: dict[float, list[tuple[float, Entity]]] = {}
+    for rank in {entity.rank for entity in entities}:  # the two who began so many jobs last, for this weight
+        counts = ((TURNS * math.ceil(max(1.0, one.rank / rank)), one) for one in entities)
         begun = [(one.turn.begun[-n], one) for n, one in counts if n <= len(one.turn.begun)]
         latest[rank] = nlargest(2, begun, key=lambda found: found[0])
 
-    def order(party: Party) -> tuple[bool, float, float]:
-        others = (when for when, one in latest[party.rank] if one is not party)
-        late = not party.held and max(others, default=-math.inf) >= party.since
-        return not late, party.since if late else party.turn.owed_s / party.rank, party.since
+    def order(entity: Entity) -> tuple[bool, float, float]:
+        others = (when for when, one in latest[entity.rank] if one is not entity)
+        late = not entity.held and max(others, default=-math.inf) >= entity.since
+        return not late, entity.since if late else entity.turn.owed_s / entity.rank, entity.since
 
-    for place, party in enumerate(sorted(parties, key=order)):
-        party.claim = place
+    for place, entity in enumerate(sorted(entities, key=order)):
+        entity.claim = place
 
 
 class Fair(Configured):
@@ -169,7 +169,7 @@ class Fair(Configured):
     work_conserving = True
     interval_s = 10.0
 
-    class Options(Guarded, frozen=True):
+    class Options(ElasticOptions, frozen=True):
         grace_s: Annotated[
             float, Meta(ge=0, le=86_400, description="seconds before a borrower is preempted for an owner who waits")
         ] = 60.0
@@ -221,21 +221,21 @@ class Fair(Configured):
             used[job.group].setdefault(job.owner, 0.0)
         top = {("", user): seconds for user, seconds in used[""].items()}
         top |= {(group, ""): sum(users.values()) for group, users in used.items() if group}
-        found = fair_shares(top, {party: view.weights.get(party[0] or party[1], 1.0) for party in top})
+        found = fair_shares(top, {entity: view.weights.get(entity[0] or entity[1], 1.0) for entity in top})
         for group, users in used.items():
             if group:
                 members = {(group, user): seconds for user, seconds in users.items()}
-                found |= fair_shares(members, {party: view.weights.get(party[1], 1.0) for party in members})
+                found |= fair_shares(members, {entity: view.weights.get(entity[1], 1.0) for entity in members})
         return found
 
-    def _next(self, draft: Draft, groups: list[Party]) -> tuple[JobId, ...]:
+    def _next(self, draft: Draft, groups: list[Entity]) -> tuple[JobId, ...]:
         """Return the jobs that come next as slots come free, one of each user."""
         ordered = [group for *_, group in sorted(group.due(at) for at, group in enumerate(groups))]
         rows = [[user for *_, user in sorted(user.due(at) for at, user in enumerate(one.users))] for one in ordered]
         users = [user for tier in zip_longest(*rows) for user in tier if user is not None]
         return tuple(islice((job.job for user in users if (job := user.next(draft)) is not None), NEXT))
 
-    def _filled(self, view: View, *, preempt: bool) -> tuple[Draft, list[Party]]:
+    def _filled(self, view: View, *, preempt: bool) -> tuple[Draft, list[Entity]]:
         draft = Draft(view)
         if preempt:
             draft.pin()
@@ -248,7 +248,7 @@ class Fair(Configured):
         self._overdue(draft, queues)
         return draft, self._pour(draft, queues, draft.workers)
 
-    def _pour(self, draft: Draft, queues: Queues, growing: Container[JobId]) -> list[Party]:
+    def _pour(self, draft: Draft, queues: Queues, growing: Container[JobId]) -> list[Entity]:
         """Give free slots by shares to the `queues`, and to the draft's jobs among `growing`; return the groups."""
         groups = self._parties(draft, queues, growing)
         heap = [group.due(at) for at, group in enumerate(groups)]
@@ -278,7 +278,7 @@ class Fair(Configured):
         """True if the job started so recently that preempting it would waste the start."""
         return job.changed_at is None or now - job.changed_at < self.options.cooldown * job.profile.rescale_cost_s
 
-    def _parties(self, draft: Draft, queues: Queues, growing: Container[JobId]) -> list[Party]:
+    def _parties(self, draft: Draft, queues: Queues, growing: Container[JobId]) -> list[Entity]:
         """Return the groups with their users; each user has its waiting jobs and those that may grow."""
         weights, quotas = draft.view.weights, draft.view.quotas
         factors = self._factors(draft.view)
@@ -288,8 +288,8 @@ class Fair(Configured):
         held: defaultdict[tuple[str, str], int] = defaultdict(int)
         for job in draft.running:
             held[job.group, job.owner] += job.cost(job.size)
-        groups: dict[str, Party] = {}
-        users: defaultdict[str, list[Party]] = defaultdict(list)
+        groups: dict[str, Entity] = {}
+        users: defaultdict[str, list[Entity]] = defaultdict(list)
         for account in dict.fromkeys([*queues, *seated]):
             group_name, owner = account
             alone = not group_name
@@ -297,13 +297,13 @@ class Fair(Configured):
             factor = factors.get((group_name, owner if alone else ""), 1.0)
             if name not in groups:
                 turn = _turn(draft.view, "", name)
-                groups[name] = Party(weights.get(name, 1.0), factor, quotas.get(name, 0), turn)
+                groups[name] = Entity(weights.get(name, 1.0), factor, quotas.get(name, 0), turn)
             group = groups[name]
             if alone:
-                user = Party(1.0, 1.0, 0, group.turn)
+                user = Entity(1.0, 1.0, 0, group.turn)
             else:
                 turn, factor = _turn(draft.view, group_name, owner), factors.get(account, 1.0)
-                user = Party(weights.get(owner, 1.0), factor, quotas.get(owner, 0), turn)
+                user = Entity(weights.get(owner, 1.0), factor, quotas.get(owner, 0), turn)
             user.held = held[account]
             head = next((job for job in queues[account] if job.phase == "queued"), None)
             if head is not None:
@@ -333,7 +333,7 @@ class Fair(Configured):
             heapify(group.members)
         return list(groups.values())
 
-    def _serve(self, draft: Draft, group: Party) -> bool:
+    def _serve(self, draft: Draft, group: Entity) -> bool:
         """Give one step to the group's poorest user that can use one; False if none can."""
         while group.members:
             at, user = group.members[0][-2:]
@@ -348,7 +348,7 @@ class Fair(Configured):
         return False
 
     @staticmethod
-    def _start(draft: Draft, user: Party) -> int:
+    def _start(draft: Draft, user: Entity) -> int:
         waiting, free, seated = user.waiting, draft.free, draft.workers
         while waiting:
             job = waiting.popleft()
@@ -359,7 +359,7 @@ class Fair(Configured):
                 return cost
         return 0
 
-    def _grow(self, draft: Draft, user: Party) -> int:
+    def _grow(self, draft: Draft, user: Entity) -> int:
         while user.growing:
             _, _, job = user.growing[0]
             workers = draft.workers[job.job]

@@ -23,7 +23,7 @@ from msgspec import Meta
 
 from jupyter_elastic.scheduler.policies.common import Draft, most
 from jupyter_elastic.scheduler.policies.crowd import Crowd
-from jupyter_elastic.scheduler.policies.elastic import Elastic, Guard, Guarded, Value, climb, seated, settle
+from jupyter_elastic.scheduler.policies.elastic import Elastic, ElasticOptions, Guard, Value, climb, seated, settle
 from jupyter_elastic.scheduler.policies.speed import UNKNOWN_S, guess, measured, rates, work_done, work_left
 from jupyter_elastic.types import JobView, Plan, View
 
@@ -40,7 +40,7 @@ class FinishTimeFair(Elastic):
     name = "finish_time_fair"
     summary = "Whoever would end later than on a fixed share of the pool goes first (Themis, Shockwave)."
 
-    class Options(Guarded, frozen=True):
+    class Options(ElasticOptions, frozen=True):
         limit: Annotated[
             float, Meta(ge=1, le=1e6, description="rho up to which makespan goes first; higher: shorter makespan")
         ] = 1.05
@@ -56,7 +56,7 @@ class FinishTimeFair(Elastic):
         draft.pin()
         crowd = Crowd.of(view)
         if draft.running or draft.waiting:
-            outlook = Outlook(draft, crowd)
+            outlook = FinishTimes(draft, crowd)
             jobs = seated(draft, outlook.ordered(self.options.limit, self.options.ahead))
             if draft.free:
                 outlook.grow(jobs)
@@ -64,7 +64,7 @@ class FinishTimeFair(Elastic):
         return draft.plan(memo=crowd.memo())
 
 
-class Outlook:
+class FinishTimes:
     """Expected ends of the draft's jobs; an array holds one number for each of them, the running ones first."""
 
     def __init__(self, draft: Draft, crowd: Crowd) -> None:

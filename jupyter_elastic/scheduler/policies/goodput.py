@@ -15,7 +15,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from jupyter_elastic.scheduler.policies.common import Draft
-from jupyter_elastic.scheduler.policies.elastic import Elastic, Guarded, Value, climb, seated
+from jupyter_elastic.scheduler.policies.elastic import Elastic, ElasticOptions, Value, climb, seated
 from jupyter_elastic.scheduler.policies.order import shortest_first
 from jupyter_elastic.scheduler.policies.speed import rates, work_left
 from jupyter_elastic.types import JobView
@@ -27,7 +27,7 @@ class Goodput(Elastic):
     name = "goodput"
     summary = "Slots where they give the most progress: throughput times statistical efficiency (Pollux)."
 
-    class Options(Guarded, frozen=True):
+    class Options(ElasticOptions, frozen=True):
         batch: Annotated[
             float,
             Meta(ge=0, le=1e9, description="samples a worker adds to the global batch; 0: the global batch is fixed"),

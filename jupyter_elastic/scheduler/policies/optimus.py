@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jupyter_elastic.scheduler.policies.common import Draft, seat
-from jupyter_elastic.scheduler.policies.elastic import Elastic, Guarded, Value, climb
+from jupyter_elastic.scheduler.policies.elastic import Elastic, ElasticOptions, Value, climb
 from jupyter_elastic.scheduler.policies.speed import measured, rates, work_left
 from jupyter_elastic.types import JobView
 
@@ -20,7 +20,7 @@ class Optimus(Elastic):
     name = "optimus"
     summary = "Everyone a minimum, then each slot where it saves the most remaining time (Optimus)."
 
-    class Options(Guarded, frozen=True):
+    class Options(ElasticOptions, frozen=True):
         pass
 
     options: Options

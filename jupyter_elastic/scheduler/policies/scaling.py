@@ -41,7 +41,7 @@ FEW = 5
 """Number of measured sizes up to which the fit is mostly the prior's."""
 MEASURED = 0.6
 """Weight of a measurement against the fit up to `FEW` sizes: without scaling the prior's hope must not win."""
-_LEAST_SIGMA, _MOST_SIGMA = 0.03, 0.3
+_LEAST_SIGMA, _MAX_SIGMA = 0.03, 0.3
 """Bounds of the assumed noise of a measured epoch, which is the fit's error."""
 EXPLAINS = 0.5
 """Part of the variance that a fit must explain to be used."""
@@ -52,7 +52,7 @@ _PRIOR = 0.05
 _OUTLIER = 0.15
 """Residual, as a share of the measured time, from which on a point counts less (Huber 1964)."""
 _ROUNDS = 4
-_MOST, _SHORTEST_S, _LONGEST_S = 100_000, 1e-9, 1e9
+_MAX_SIZE, _SHORTEST_S, _LONGEST_S = 100_000, 1e-9, 1e9
 """Maximum of workers and servers, and bounds in seconds, of an acceptable measured epoch."""
 _COLUMNS: dict[Form, Callable[[int, int], tuple[float, ...]]] = {
     "sync": lambda w, p: (1 / w, 1.0, w / p, float(w), float(p)),
@@ -75,7 +75,7 @@ class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     servers: int = 0
 
 
-class Fit(msgspec.Struct, frozen=True):
+class ScalingFit(msgspec.Struct, frozen=True):
     """Result of a fit."""
 
     form: Form
@@ -92,7 +92,7 @@ class Fit(msgspec.Struct, frozen=True):
         return sum(x * value for x, value in zip(row, self.coefficients.values(), strict=True))
 
 
-class Choice(msgspec.Struct, frozen=True):
+class SizeChoice(msgspec.Struct, frozen=True):
     """A size and the reason for it."""
 
     workers: int
@@ -100,7 +100,7 @@ class Choice(msgspec.Struct, frozen=True):
     why: str
 
 
-def learn(points: Sequence[Point], form: Form | None = None) -> Fit:
+def learn(points: Sequence[Point], form: Form | None = None) -> ScalingFit:
     """Fit measured epochs.
 
     Args:
@@ -131,7 +131,7 @@ def learn(points: Sequence[Point], form: Form | None = None) -> Fit:
     return next((fit for fit in others if fit.error < CLEARLY * first.error), first)
 
 
-def expect(seconds: Mapping[Size, float]) -> Fit:
+def expect(seconds: Mapping[Size, float]) -> ScalingFit:
     """Fit one or more sizes, however few; the prior decides what they leave open.
 
     Args:
@@ -142,7 +142,7 @@ def expect(seconds: Mapping[Size, float]) -> Fit:
     return _fit(seconds, "sync" if next(iter(seconds))[1] else "allreduce")
 
 
-def choose(fit: Fit, points: Sequence[Point], max_workers: int, max_servers: int) -> Choice:
+def choose(fit: ScalingFit, points: Sequence[Point], max_workers: int, max_servers: int) -> SizeChoice:
     """Choose the smallest size that is predicted to be about fastest; a measured one if the fit explains too little.
 
     Args:
@@ -157,12 +157,12 @@ def choose(fit: Fit, points: Sequence[Point], max_workers: int, max_servers: int
     if fit.explained < EXPLAINS and seconds:
         limit = min(seconds.values()) * (1 + DOUBT * fit.error)
         size = min((size for size, time in seconds.items() if time <= limit), key=lambda one: (sum(one), one))
-        return Choice(
+        return SizeChoice(
             *size, why=f"the fit explains {max(fit.explained, 0.0):.0%} of what was measured: stay at a size that was"
         )
     least = min(predicted)
     if predicted[least] <= best * (1 + DOUBT * fit.error):
-        return Choice(
+        return SizeChoice(
             *least, why=f"more would gain {predicted[least] / best - 1:.1%}, with an error of {fit.error:.1%}"
         )
     doubt = _doubt(fit, _by_size(points))
@@ -176,10 +176,10 @@ def choose(fit: Fit, points: Sequence[Point], max_workers: int, max_servers: int
         f"predicted {predicted[size]:.4g} s an epoch (standard deviation {doubt(size):.2g} s); with the doubt counted "
         f"{len(near)} size(s) are within {1 - NEAR:.0%} of the fastest"
     )
-    return Choice(*size, why=why)
+    return SizeChoice(*size, why=why)
 
 
-def cautious(fit: Fit, seconds: Mapping[Size, float], sizes: Iterable[Size]) -> dict[Size, float]:
+def cautious(fit: ScalingFit, seconds: Mapping[Size, float], sizes: Iterable[Size]) -> dict[Size, float]:
     """Return the seconds of an epoch by which to compare sizes while more are measured one after the other.
 
     As in `choose`: the prediction plus part of its doubt. But while few sizes are measured, unmeasured ones get no
@@ -208,7 +208,7 @@ def cautious(fit: Fit, seconds: Mapping[Size, float], sizes: Iterable[Size]) -> 
     return found
 
 
-def grid(fit: Fit, max_workers: int, max_servers: int) -> dict[Size, float]:
+def grid(fit: ScalingFit, max_workers: int, max_servers: int) -> dict[Size, float]:
     """Return the predicted seconds of an epoch for all sizes up to these."""
     servers = range(1, max_servers + 1) if fit.form != "allreduce" else range(1)
     return {(w, p): fit.epoch_s(w, p) for w in range(1, max_workers + 1) for p in servers}
@@ -224,10 +224,10 @@ def probes(form: Form) -> list[Size]:
 def _by_size(points: Sequence[Point]) -> dict[Size, float]:
     found: dict[Size, list[float]] = {}
     for point in points:
-        if not (1 <= point.workers <= _MOST and 0 <= point.servers <= _MOST):
+        if not (1 <= point.workers <= _MAX_SIZE and 0 <= point.servers <= _MAX_SIZE):
             raise BadRequest(
                 f"{point.workers} workers and {point.servers} servers: a training has at least one worker, and "
-                f"at most {_MOST:,} of each"
+                f"at most {_MAX_SIZE:,} of each"
             )
         if not _SHORTEST_S <= point.epoch_s <= _LONGEST_S:
             raise BadRequest(
@@ -240,7 +240,7 @@ def _by_size(points: Sequence[Point]) -> dict[Size, float]:
     return {size: median(times) for size, times in found.items()}
 
 
-def _fit(seconds: Mapping[Size, float], form: Form) -> Fit:
+def _fit(seconds: Mapping[Size, float], form: Form) -> ScalingFit:
     solution, weights = _solve(seconds, form)
     errors = []
     for left_out, time in seconds.items():
@@ -251,7 +251,7 @@ def _fit(seconds: Mapping[Size, float], form: Form) -> Fit:
     total = sum((time - mean) ** 2 for time in seconds.values())
     left = sum((time - _predict(solution, form, size)) ** 2 for size, time in seconds.items())
     letters = {"sync": "abcde", "async": "abcd", "allreduce": "abd"}[form]
-    return Fit(
+    return ScalingFit(
         form=form,
         coefficients=dict(zip(letters, solution, strict=True)),
         error=median(errors) if errors else 0.0,
@@ -295,14 +295,14 @@ def _rows(seconds: Mapping[Size, float], form: Form, weights: Mapping[Size, floa
     return [*rows, *prior]
 
 
-def _doubt(fit: Fit, seconds: Mapping[Size, float]) -> Callable[[Size], float]:
+def _doubt(fit: ScalingFit, seconds: Mapping[Size, float]) -> Callable[[Size], float]:
     """Return the standard deviation of predicted epochs in seconds, by Bayes' linear regression with this prior."""
     form = fit.form
     rows = _rows(seconds, form, _solve(seconds, form)[1])
     every = range(len(_TYPICAL[form]))
     products = [[sum(row[i] * row[j] for row in rows) for j in every] for i in every]
     inverse = [solve(products, [float(i == j) for j in every], every) or [0.0 for _ in every] for i in every]
-    sigma = min(max(fit.error, _LEAST_SIGMA), _MOST_SIGMA) * min(seconds.values())
+    sigma = min(max(fit.error, _LEAST_SIGMA), _MAX_SIGMA) * min(seconds.values())
 
     def deviation(size: Size) -> float:
         x = _COLUMNS[form](*size)

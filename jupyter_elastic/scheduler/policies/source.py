@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from jupyter_elastic.scheduler.plugins import typed_options
+from jupyter_elastic.scheduler.planning.plugins import typed_options
 from jupyter_elastic.types import HostView, JobView, Plan, Policy, Profile, Size, Speed, View
 from jupyter_elastic.types.errors import BadRequest
 

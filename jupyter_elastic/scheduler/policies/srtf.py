@@ -19,7 +19,7 @@ from jupyter_elastic.scheduler.policies.common import (
     Stay,
     seat,
 )
-from jupyter_elastic.scheduler.policies.elastic import Elastic, Guarded, climb, seated
+from jupyter_elastic.scheduler.policies.elastic import Elastic, ElasticOptions, climb, seated
 from jupyter_elastic.scheduler.policies.order import shortest_first
 from jupyter_elastic.scheduler.policies.speed import rates
 from jupyter_elastic.types import JobView, Plan, View
@@ -53,7 +53,7 @@ class ElasticSrtf(Elastic):
     name = "elastic_srtf"
     summary = "Shortest remaining time first, elastic: minimums first, then the shortest grow first."
 
-    class Options(Guarded, frozen=True):
+    class Options(ElasticOptions, frozen=True):
         aging: Aging = 0.125
         stay: Stay = 4.0
         theta: LeastGain = 0.1

@@ -16,7 +16,7 @@ import msgspec
 
 from jupyter_elastic.scheduler.sim import tables
 from jupyter_elastic.scheduler.sim.tables import Count, NotNegative, Number, Positive, Row, Text, TraceError, complain
-from jupyter_elastic.scheduler.sim.workload import Measured, Power, Task
+from jupyter_elastic.scheduler.sim.workload import Measured, Power, TraceJob
 
 FORMATS = ("gavel", "shockwave", "elasticflow", "tiresias", "journal")
 GAVEL = ("job_type", "command", "num_steps_arg", "needs_data_dir", "total_steps", "arrival_time", "scale_factor")
@@ -91,7 +91,7 @@ def detect(path: Path) -> str:
     return complain(path, 1, 1, f"the header of one of the formats {', '.join(FORMATS)}", first)
 
 
-def gavel(path: Path, throughputs: Path | None, *, gpu: str = "v100") -> list[Task]:
+def gavel(path: Path, throughputs: Path | None, *, gpu: str = "v100") -> list[TraceJob]:
     """Read Gavel (OSDI 2020): tab-separated, 7 columns (10: physical cluster); jobs want exactly `scale_factor`.
 
     Speeds come from `simulation_throughputs.json`, by job type and scale factor on one GPU type.
@@ -143,7 +143,7 @@ def gavel_speeds(path: Path, gpu: str) -> dict[tuple[str, int], float]:
     return found
 
 
-def shockwave(path: Path) -> list[Task]:
+def shockwave(path: Path) -> list[TraceJob]:
     """Read Shockwave (NSDI 2023): tab-separated, 12 columns; jobs want `scale_factor` GPUs for `duration` seconds.
 
     Changes of the batch size in mid-run (accordion, gns) are part of the published duration and not simulated further.
@@ -157,7 +157,7 @@ def shockwave(path: Path) -> list[Task]:
     return _some(path, tasks)
 
 
-def elasticflow(path: Path, folder: Path | None) -> list[Task]:
+def elasticflow(path: Path, folder: Path | None) -> list[TraceJob]:
     """Read ElasticFlow (ASPLOS 2023): CSV with deadlines; speeds by (model, global batch, GPUs) from `throughputs_*`.
 
     Jobs may have any measured number of GPUs (powers of two) up to the fastest.
@@ -179,7 +179,7 @@ def elasticflow(path: Path, folder: Path | None) -> list[Task]:
         best = max(points, key=lambda gpus: (points[gpus], -gpus))
         sizes = tuple(gpus for gpus in sorted(points) if gpus <= best)
         tasks.append(
-            Task(
+            TraceJob(
                 name=row.job_id, submitted=row.submission_time, work=row.num_iteration, speed=Measured.of(points),
                 min_slots=sizes[0], max_slots=sizes[-1], sizes=sizes, model=model, deadline=row.deadline,
             )
@@ -201,7 +201,7 @@ def elasticflow_speeds(path: Path) -> dict[int, dict[int, float]]:
     return found
 
 
-def tiresias(path: Path) -> list[Task]:
+def tiresias(path: Path) -> list[TraceJob]:
     """Read Tiresias (NSDI 2019): CSV with `job_id,num_gpu,submit_time,iterations,model_name,duration,interval`."""
     tasks = []
     for _, row in tables.rows(path, _Tiresias):
@@ -211,10 +211,10 @@ def tiresias(path: Path) -> list[Task]:
     return _some(path, tasks)
 
 
-def elastic(tasks: list[Task], factor: int, slots: int) -> list[Task]:
+def elastic(tasks: list[TraceJob], factor: int, slots: int) -> list[TraceJob]:
     """Make rigid tasks elastic: from 1 to `factor` times their size, n workers as fast as n**0.9 (a declared guess)."""
 
-    def elastic_one(task: Task) -> Task:
+    def elastic_one(task: TraceJob) -> TraceJob:
         size = task.max_slots
         speed = Power(task.speed(size) / float(size) ** 0.9)
         return replace(task, min_slots=1, max_slots=max(1, min(slots, size * factor)), sizes=(), speed=speed)
@@ -224,8 +224,8 @@ def elastic(tasks: list[Task], factor: int, slots: int) -> list[Task]:
 
 def _rigid(
     name: str, model: str, submitted: float, size: int, work: float, speed: float, deadline: float | None = None
-) -> Task:
-    return Task(
+) -> TraceJob:
+    return TraceJob(
         name=name, submitted=submitted, work=work, speed=Measured(((size, speed),)), min_slots=size, max_slots=size,
         model=model, deadline=deadline,
     )  # fmt: skip
@@ -245,7 +245,7 @@ def _tabbed(path: Path, layouts: tuple[tuple[str, ...], ...], kind: type[Row]) -
     return found
 
 
-def _some(path: Path, tasks: list[Task]) -> list[Task]:
+def _some(path: Path, tasks: list[TraceJob]) -> list[TraceJob]:
     if not tasks:
         raise TraceError(f"{path}: line 1: expected at least one job; the trace is empty")
     start = min(task.submitted for task in tasks)

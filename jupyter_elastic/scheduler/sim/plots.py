@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from jupyter_elastic.scheduler.sim.metrics import Run
+from jupyter_elastic.scheduler.sim.schedule_metrics import SimulatedRun
 from jupyter_elastic.types.errors import BadRequest
 
 COLOURS = ("#3b6fb6", "#e07b39", "#4a9d6e", "#b6486f", "#8a63b5", "#c2a53a", "#4aa3b8", "#7a7a7a")
@@ -26,7 +26,7 @@ _Shade: TypeAlias = tuple[str, float]
 """(colour, opacity)."""
 
 
-def draw(runs: Sequence[Run], path: Path | None = None, *, title: str = "") -> Any:
+def draw(runs: Sequence[SimulatedRun], path: Path | None = None, *, title: str = "") -> Any:
     """Draw some runs, one Gantt a policy above one CDF of turnaround; save the figure if a path is given."""
     if not runs:
         raise BadRequest("there is no run to draw")
@@ -62,7 +62,7 @@ def draw(runs: Sequence[Run], path: Path | None = None, *, title: str = "") -> A
     return figure
 
 
-def _gantt(axes: Any, run: Run, unit: float, colour: dict[str, str]) -> None:
+def _gantt(axes: Any, run: SimulatedRun, unit: float, colour: dict[str, str]) -> None:
     from matplotlib.collections import PolyCollection
 
     drawn = list(_rows(run, unit, colour) if len(run.timelines) <= ROWS else _lanes(run, unit, colour))
@@ -78,7 +78,7 @@ def _gantt(axes: Any, run: Run, unit: float, colour: dict[str, str]) -> None:
     _quiet(axes)
 
 
-def _rows(run: Run, unit: float, colour: dict[str, str]) -> Iterator[tuple[_Box, _Shade]]:
+def _rows(run: SimulatedRun, unit: float, colour: dict[str, str]) -> Iterator[tuple[_Box, _Shade]]:
     """Yield a row for each job, in order of submission: thin and grey while it waits, stronger with more slots."""
     timelines = sorted(run.timelines, key=lambda timeline: (timeline.submitted, timeline.name))
     most = max((span.slots for timeline in timelines for span in timeline.spans), default=1)
@@ -93,7 +93,7 @@ def _rows(run: Run, unit: float, colour: dict[str, str]) -> Iterator[tuple[_Box,
             yield _box(span.start - run.start, span.end - run.start, row + 0.06, row + 0.94, unit), shade
 
 
-def _lanes(run: Run, unit: float, colour: dict[str, str]) -> Iterator[tuple[_Box, _Shade]]:
+def _lanes(run: SimulatedRun, unit: float, colour: dict[str, str]) -> Iterator[tuple[_Box, _Shade]]:
     """Yield a lane for each slot with its jobs. The choice of equal slots is arbitrary: a job's own stay together."""
     spans = sorted((span, index) for index, timeline in enumerate(run.timelines) for span in timeline.spans)
     free, before = set(range(run.capacity)), dict[int, list[int]]()
@@ -113,7 +113,7 @@ def _lanes(run: Run, unit: float, colour: dict[str, str]) -> Iterator[tuple[_Box
             yield _box(span.start - run.start, span.end - run.start, lanes[0], lanes[-1] + 1, unit), shade
 
 
-def _cdf(axes: Any, runs: Sequence[Run]) -> None:
+def _cdf(axes: Any, runs: Sequence[SimulatedRun]) -> None:
     slowest, fastest = 1.0, 1e9
     for index, run in enumerate(runs):
         jcts = [c.ended - c.submitted for c in run.timelines if c.ended is not None]

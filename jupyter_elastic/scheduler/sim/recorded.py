@@ -16,9 +16,9 @@ from statistics import median
 
 import msgspec
 
-from jupyter_elastic.scheduler.sim.loop import Costs
+from jupyter_elastic.scheduler.sim.simulation import Costs
 from jupyter_elastic.scheduler.sim.tables import TraceError
-from jupyter_elastic.scheduler.sim.workload import Measured, Power, Task
+from jupyter_elastic.scheduler.sim.workload import Measured, Power, TraceJob
 from jupyter_elastic.types import (
     AnyEventData,
     Event,
@@ -78,7 +78,7 @@ class _Record:
             self.since = None
 
 
-def tasks_of(events: Iterable[Event]) -> list[Task]:
+def tasks_of(events: Iterable[Event]) -> list[TraceJob]:
     """Return the completed jobs of a journal as tasks.
 
     Work is the reported samples, else the time trained; speeds are the medians of the reports at each size, else n
@@ -98,7 +98,7 @@ def tasks_of(events: Iterable[Event]) -> list[Task]:
             work = record.total or record.samples
         deadline = record.spec.deadline_at
         tasks.append(
-            Task(
+            TraceJob(
                 name=f"{number}-{record.spec.name}",
                 submitted=record.submitted - start,
                 work=max(work, 1e-9),

@@ -16,7 +16,7 @@ from jupyter_elastic.types.errors import BadRequest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class TraceJob:
     """A job of a trace."""
 
     name: str
@@ -90,7 +90,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Curve:
+class SpeedCurve:
     """Speed by T(n) = a/n + b + d*n seconds per sample, the all-reduce form of Optimus (EuroSys 2018)."""
 
     a: float
@@ -124,7 +124,7 @@ def synthetic(
     seed: int = 0,
     rigid: float = 0.2,
     deadlines: float = 0.0,
-) -> list[Task]:
+) -> list[TraceJob]:
     """Generate elastic jobs whose work arrives `load` times as fast as the pool could do it.
 
     Arrivals are Poisson, lengths log-normal (many short, few long, sigma 1.4 as in published cluster traces) around
@@ -144,7 +144,7 @@ def synthetic(
         length = max(5.0, min(length, 50 * mean_s))
         efficiency = chance.uniform(0.4, 0.95)
         rest = (1 / efficiency - 1) / 7 / (1 + 8 / 20)  # T(8) is 1/(8 efficiency) of T(1), mostly by a constant part
-        speed = Curve(1.0 - rest * 1.05, rest, rest / 20)
+        speed = SpeedCurve(1.0 - rest * 1.05, rest, rest / 20)
         most = min(slots, chance.choice((1, 2, 4, 4, 8, 8, 16)))
         least = most if chance.random() < rigid else 1
         deadline = None
@@ -152,7 +152,7 @@ def synthetic(
             deadline = at + length / speed(most) * chance.uniform(1.2, 3.0) + 60.0
         user = f"user{chance.randrange(users) + 1}"
         tasks.append(
-            Task(
+            TraceJob(
                 name=f"job-{index:03d}",
                 submitted=round(at, 3),
                 work=length * speed(1),

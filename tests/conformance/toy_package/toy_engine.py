@@ -5,8 +5,8 @@ from multiprocessing.connection import Client, Listener
 
 import torch
 
-from jupyter_elastic.engines.group_engine import GroupEngine
-from jupyter_elastic.engines.group_worker import GroupWorker, WorkerGroup
+from jupyter_elastic.engines.common.group_engine import GroupEngine
+from jupyter_elastic.engines.common.group_worker import GroupWorker, WorkerGroup
 from jupyter_elastic.training.group import PeerLost
 
 

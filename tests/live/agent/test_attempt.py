@@ -17,7 +17,7 @@ from jupyter_elastic.agent import attempt
 from jupyter_elastic.forkserver.drivers import address
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME, AttemptFolder
 from jupyter_elastic.platform import processes
-from jupyter_elastic.protocol.driver import DRIVER_STARTED, ORDERS, REPORTS, DriverStarted, StartDriver
+from jupyter_elastic.protocol.driver_messages import DRIVER_STARTED, ORDERS, REPORTS, DriverStarted, StartDriver
 from jupyter_elastic.protocol.framing import VERSION
 from jupyter_elastic.types import ExitReported, ProgressReported, ReleaseReported, Rescale, RunningReported, Stop
 from tests.support.fake_engine import Script, calls, launch

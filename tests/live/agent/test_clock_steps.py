@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.client.requests import expect
-from jupyter_elastic.protocol.wire import Drain, ReadUsage, Used
+from jupyter_elastic.client.open_requests import expect
+from jupyter_elastic.protocol.wire import BeginDrain, ReadUsage, Used
 from tests.live.agent.test_rigid import PLAIN
 from tests.support.pool import Pool
 
@@ -48,7 +48,7 @@ def test_a_step_of_the_clock_frees_no_lease_ends_no_limit_and_is_not_counted(
     with WrongPool(tmp_path / "pool", options=("--lease", "60")) as pool:
         job = pool.submit(PLAIN, names={"FOLDER": str(tmp_path)}, max_time_s=HOUR / 2)
         (slot,) = pool.running(job, elastic=False).slots
-        pool.client.ask(Drain(target=slot, reason="later", grace_s=HOUR / 2))
+        pool.client.ask(BeginDrain(target=slot, reason="later", grace_s=HOUR / 2))
         for step in steps:
             set_wrong(wrong, step)
             before = pool.events[-1].at

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.client.requests import expect
-from jupyter_elastic.protocol.wire import Drain, Hosts, ListHosts, SwitchPolicy, Undrain
+from jupyter_elastic.client.open_requests import expect
+from jupyter_elastic.protocol.wire import BeginDrain, Hosts, ListHosts, SwitchPolicy, Undrain
 from jupyter_elastic.types import JobStarted, StopRequested
 from tests.live.agent.test_rigid import PLAIN
 from tests.support.pool import Pool
@@ -93,7 +93,7 @@ def test_a_drained_slot_is_left_and_stays_empty(pool: Pool, tmp_path: Path) -> N
 def test_all_jobs_of_a_user_are_cancelled_in_maintenance(pool: Pool, tmp_path: Path) -> None:
     runs = pool.submit(PLAIN, names={"FOLDER": str(tmp_path)})
     pool.running(runs, elastic=False)
-    pool.client.ask(Drain(reason="new driver"))
+    pool.client.ask(BeginDrain(reason="new driver"))
     waiting = [pool.submit("print()") for _ in range(3)]
     elastic(pool, "cancel", "--user", pool.info(runs).owner)
     for job in (runs, *waiting):

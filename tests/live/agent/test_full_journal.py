@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from jupyter_elastic.protocol.wire import CancelJob, Drain, ListHosts, Undrain
+from jupyter_elastic.protocol.wire import BeginDrain, CancelJob, ListHosts, Undrain
 from jupyter_elastic.types.errors import ElasticError, JournalError
 from tests.conftest import NO_FOLDER
 from tests.live.agent.test_rigid import PLAIN
@@ -51,7 +51,7 @@ def test_a_full_disk_is_said_and_the_daemon_goes_on_when_there_is_room(small: Pa
             except JournalError as problem:
                 refusal = problem
         assert "is the disk full? Free some space" in str(refusal)
-        for ask in (CancelJob(job=job), Drain(reason="x")):
+        for ask in (CancelJob(job=job), BeginDrain(reason="x")):
             with pytest.raises(JournalError, match="is the disk full"):
                 pool.client.ask(ask)
         assert pool.info(job).phase == "running"
@@ -60,7 +60,7 @@ def test_a_full_disk_is_said_and_the_daemon_goes_on_when_there_is_room(small: Pa
 
         def accepted() -> bool:
             try:
-                pool.client.ask(Drain(reason="x"))
+                pool.client.ask(BeginDrain(reason="x"))
             except JournalError:
                 return False
             return True

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 
-from jupyter_elastic.forkserver import parents, workers
+from jupyter_elastic.forkserver import forked_workers, parents
 from jupyter_elastic.platform import paths, processes
 from jupyter_elastic.platform.lock import Lock
 from tests.support.pool import Pool
@@ -81,7 +81,7 @@ def test_a_user_keeps_no_more_warm_parents_than_the_pool_allows(tmp_path, monkey
     with Pool(tmp_path / "pool", slots=1, options=("--warm", "1", "--lease", "3")) as pool:
         (first,) = pool.until(kept, "the agent has one")
         monkeypatch.setenv(paths.DIR_VARIABLE, str(pool.folder))
-        newer = workers.address(sys.executable, {**pool.env, "OMP_NUM_THREADS": "2"}, ())
+        newer = forked_workers.address(sys.executable, {**pool.env, "OMP_NUM_THREADS": "2"}, ())
         assert newer.warm_up()
         pool.all_gone([first])
         (stays,) = pool.until(kept, "the one that was used last stays")

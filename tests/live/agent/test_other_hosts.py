@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic.cli.hosts import examine
+from jupyter_elastic.cli.host_commands import examine
 from jupyter_elastic.cli.main import main
 from jupyter_elastic.protocol.wire import SwitchPolicy
 from jupyter_elastic.types import ENDED, JobRunning
@@ -160,7 +160,7 @@ def test_host_that_fails_is_kept_out_and_said_until_it_is_mended(pool: Pool, tmp
     pool.until(lambda: pool.info(job).phase == "queued", "it waits")
     here, b, c = hosts()
     assert (b["slots"], b["failures"]) == ({"out": 1}, 1)
-    assert "no hand answers on host b: the disk is broken" in b["out"]
+    assert "no host agent answers on host b: the disk is broken" in b["out"]
     assert here["slots"] == c["slots"] == {"free": 1}
     assert "the disk is broken" in elastic("host", "add", "b", "exec:", "--python", str(failing), code=1)
     elastic("host", "add", "b", "exec:", "--slots", "1")

@@ -29,7 +29,7 @@ WORDS = {
 @pytest.mark.skipif(bool(machines.why_not(None)), reason=machines.why_not(None))
 def test_a_queue_brings_a_second_node_by_rays_autoscaler_and_gives_it_back() -> None:
     pytest.importorskip("ray")
-    found = json.loads(machines.run(Path(__file__).with_name("ray_demand_story.py"), timeout_s=1100))
+    found = json.loads(machines.run(Path(__file__).with_name("ray_demand_scenario.py"), timeout_s=1100))
     print(found["times"])  # noqa: T201
     for case, text in WORDS.items():
         assert text in " ".join(found["said"][case].split()), (case, found["said"][case])

@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 @pytest.mark.skipif(bool(machines.why_not(None)), reason=machines.why_not(None))
 def test_a_job_leaves_nodes_that_ray_drains_with_and_without_a_deadline() -> None:
     pytest.importorskip("ray")
-    found = json.loads(machines.run(Path(__file__).with_name("ray_drain_story.py"), timeout_s=900))
+    found = json.loads(machines.run(Path(__file__).with_name("ray_drain_scenario.py"), timeout_s=900))
     print(found["times"])  # noqa: T201
     assert "cluster-10.91.7.12" in found["said"]["list"]
     assert "out" in found["said"]["list"]

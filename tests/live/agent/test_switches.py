@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.scheduler import plugins
+from jupyter_elastic.scheduler.planning import plugins
 from jupyter_elastic.types import (
     ENDED,
     JobEnded,

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jupyter_elastic.client.requests import expect
+from jupyter_elastic.client.open_requests import expect
 from jupyter_elastic.protocol.wire import ReadUsage, Used
 from jupyter_elastic.types import JobStarted
 from tests.live.agent.test_rigid import PLAIN

@@ -102,7 +102,7 @@ def test_stop_without_a_daemon_finds_the_drivers(pool, tmp_path):
 
 
 def test_stop_all_ends_every_pool_but_those_with_jobs(pool, tmp_path, monkeypatch, capsys):
-    from jupyter_elastic.cli import stop
+    from jupyter_elastic.cli import stop_command
     from jupyter_elastic.platform import paths
 
     assert pool.runtime in paths.runtime_dirs()
@@ -111,7 +111,7 @@ def test_stop_all_ends_every_pool_but_those_with_jobs(pool, tmp_path, monkeypatc
         other.printed(job, "begun")
         # Other pools of this user are not the test's to end.
         monkeypatch.setattr(paths, "runtime_dirs", lambda: [pool.runtime, other.runtime])
-        assert stop.main(["--all"]) == 1
+        assert stop_command.main(["--all"]) == 1
         said = capsys.readouterr().out
         assert f"{other.folder}: left alone, 1 job(s) are not over: {job} (running)" in said
         assert f"{pool.folder}: ended agent" in said

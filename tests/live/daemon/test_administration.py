@@ -30,7 +30,7 @@ def test_only_administrators_drain_and_everybody_sees_why(pool, other, open_fold
     client = pool.start("--socket", f"{open_folder}/s").client()
     there = {"JUPYTER_ELASTIC_ENDPOINT": f"ipc://{open_folder}/s"}
     slot = client.ask(wire.ListHosts()).slots[0].slot
-    client.ask(wire.Drain(target=slot, reason="the fan"))
+    client.ask(wire.BeginDrain(target=slot, reason="the fan"))
     for command in (
         ["host", "drain", slot], ["host", "undrain", slot],
         ["maintenance", "on", "--reason", "mine"], ["maintenance", "off"],
@@ -60,7 +60,7 @@ for _ in range(50):
         client.ask(wire.CancelJob(job=1))
     except ElasticError:
         pass
-for ask in (wire.Drain(), wire.SwitchPolicy(name="las")):
+for ask in (wire.BeginDrain(), wire.SwitchPolicy(name="las")):
     try:
         client.ask(ask)
     except ElasticError:
@@ -136,5 +136,5 @@ def test_a_grace_that_is_none_is_refused(pool) -> None:
     client = pool.start().client()
     for grace in (-1.0, float("nan"), float("inf"), 1e9):
         with pytest.raises(BadRequest, match="a grace is a number of seconds from 0 to"):
-            client.ask(wire.Drain(grace_s=grace))
+            client.ask(wire.BeginDrain(grace_s=grace))
     assert not client.ask(wire.ListHosts()).drains

@@ -15,9 +15,9 @@ import zmq
 
 from jupyter_elastic.platform import endpoints, paths, private_files
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.scheduler.auth import user_name
-from jupyter_elastic.scheduler.connections import Connection, Connections
-from jupyter_elastic.scheduler.limits import SHARED
+from jupyter_elastic.scheduler.access.auth import user_name
+from jupyter_elastic.scheduler.net.connections import Connection, Connections
+from jupyter_elastic.scheduler.net.rate_limits import SHARED
 
 FEW = ("prlimit", "--nofile=3000:3000")
 """Descriptors as a plain machine gives them."""

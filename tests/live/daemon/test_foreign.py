@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.types import AgentPlace, ExitReported, JobStarted, SlotInfo
+from jupyter_elastic.types import AgentOrigin, ExitReported, JobStarted, SlotInfo
 from tests.support.other_user import UID, OtherUser, needs_root, other_user
 from tests.support.played_nvml import PlayedGpus
 
@@ -47,7 +47,7 @@ def test_who_uses_a_gpu_that_another_has_leased_is_shown_and_told(pool, spec, ot
         return slots
 
     agent = pool.client()  # of its own: a silent agent is forgotten, and its streams of events with it
-    hello = wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="here"))
+    hello = wire.Hello(version=wire.VERSION, role="agent", place=AgentOrigin(place="here"))
     agent.ask(hello)
     client.ask(wire.SubmitJob(spec=spec, key="one"))
     while not isinstance((started := next(events).data), JobStarted):

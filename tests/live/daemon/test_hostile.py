@@ -18,9 +18,9 @@ import zmq
 
 from jupyter_elastic.platform import endpoints, paths, private_files
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.scheduler.auth import user_name
-from jupyter_elastic.scheduler.subscriptions import STREAMS
-from jupyter_elastic.types import AgentPlace
+from jupyter_elastic.scheduler.access.auth import user_name
+from jupyter_elastic.scheduler.net.event_streams import STREAMS
+from jupyter_elastic.types import AgentOrigin
 from jupyter_elastic.types.errors import DaemonUnreachable
 
 EVERYTHING = bool(os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"))
@@ -85,7 +85,7 @@ def test_hostile_fields_are_refused(pool, spec, dealer) -> None:
         wire.SubmitJob(spec=msgspec.structs.replace(spec, name="a\x1b]0;title\x07"), key="f"),
         wire.SubmitJob(spec=msgspec.structs.replace(spec, notebook="a\x9b2J"), key="g"),
         wire.SubmitJob(spec=msgspec.structs.replace(spec, cell="\u202eturned"), key="h"),
-        wire.Hello(version=wire.VERSION, place=AgentPlace(place="here", description="a\nb")),
+        wire.Hello(version=wire.VERSION, place=AgentOrigin(place="here", description="a\nb")),
         wire.SwitchPolicy(name="fifo\x1b[2J"),
         wire.SwitchPolicy(name="fifo", options={"a": ["\x1b[2J"]}),
         wire.SubmitJob(spec=msgspec.structs.replace(spec, sizes=tuple(range(100_000))), key="c"),

@@ -36,7 +36,7 @@ from pathlib import Path
 from jupyter_elastic.client import Client
 from jupyter_elastic.jobfiles import displays
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.types import AgentPlace, ExitReported, JobSpec, JobStarted
+from jupyter_elastic.types import AgentOrigin, ExitReported, JobSpec, JobStarted
 
 endpoint, home, theirs, open_folder = sys.argv[1], *map(Path, sys.argv[2:])
 
@@ -62,7 +62,7 @@ record = displays.Display(kind="display_data", data={"application/javascript": "
 (evil / "rank.0" / "display.jsonl").write_bytes(displays.encode(record) + b"\\n")
 (evil / "rank.0" / "relayed").write_text("9999999")
 body = pickle.dumps(Evil())
-from jupyter_elastic.jobfiles.functions import CALLS, CallKind, CallWriter, ResultKind, ResultWriter
+from jupyter_elastic.jobfiles.call_files import CALLS, CallKind, CallWriter, ResultKind, ResultWriter
 calls = CallWriter(evil)
 calls.add(CallKind.PICKLED, b"", function=b"x")
 calls.write()
@@ -92,7 +92,7 @@ deep = folder("deep")
 shut = folder("shut", 0o700)
 (home / "linked").symlink_to(theirs)
 client = Client(endpoint)
-client.ask(wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="here", home=str(home))))
+client.ask(wire.Hello(version=wire.VERSION, role="agent", place=AgentOrigin(place="here", home=str(home))))
 jobs = {}
 for name, where in [("evil", evil), ("traps", traps), ("deep", deep), ("shut", shut), ("linked", home / "linked"),
                     ("theirs", theirs)]:

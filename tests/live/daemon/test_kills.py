@@ -24,10 +24,10 @@ from msgspec.structs import replace
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.core import Core
-from jupyter_elastic.scheduler.journal import Journal
-from jupyter_elastic.scheduler.restore import restore, save_snapshot
+from jupyter_elastic.scheduler.journal.journal import Journal
+from jupyter_elastic.scheduler.journal.restore import restore, save_snapshot
 from jupyter_elastic.types import (
-    AgentPlace,
+    AgentOrigin,
     AnyEffect,
     ExitReported,
     JobEnded,
@@ -73,7 +73,7 @@ class User:
 
     async def run(self) -> None:
         agent = AsyncClient(self.endpoint, timeout_s=PATIENCE_S, role="agent")
-        agent.hello = replace(agent.hello, place=AgentPlace(place=f"the place of {self.name}"))
+        agent.hello = replace(agent.hello, place=AgentOrigin(place=f"the place of {self.name}"))
         async with (
             AsyncClient(self.endpoint, timeout_s=PATIENCE_S) as client,
             agent,

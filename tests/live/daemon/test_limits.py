@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from jupyter_elastic.client import AsyncClient, Client
 from jupyter_elastic.platform import endpoints, paths, private_files
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.types import AgentPlace, JobEnded, JobSpec
+from jupyter_elastic.types import AgentOrigin, JobEnded, JobSpec
 from jupyter_elastic.types.errors import BadRequest, NotAllowed, TooFast, TooMuch
 
 MANY = 5_000 if "JUPYTER_ELASTIC_TEST_EVERYTHING" in os.environ else 300
@@ -252,12 +252,12 @@ def test_floods_and_agents_that_wait_are_counted_in_the_log_as_in_the_audit(user
             flood.disable_monitor()
             monitor.close(linger=0)
     first, second = users.client("bob"), users.client("bob")
-    hello = wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="here"))
+    hello = wire.Hello(version=wire.VERSION, role="agent", place=AgentOrigin(place="here"))
     first.ask(hello)
     first.submit(spec)
     for _ in range(8):
         with pytest.raises(NotAllowed, match="the agent of bob is another one"):
-            second.ask(replace(hello, place=AgentPlace(place="there")))
+            second.ask(replace(hello, place=AgentOrigin(place="there")))
     assert users.pool.stop() == 0
     lines = users.pool.log.read_text().splitlines()
     for words, least in (("ann floods the pool", 4), ("the agent of bob is another one", 8)):
@@ -340,7 +340,7 @@ def test_many_jobs_are_cancelled_by_one_ask_that_keeps_nobody_waiting(users, spe
 def test_everybody_has_the_account_of_his_own_jobs_and_administrators_of_all(users, spec) -> None:
     users.start("--admin", "bob")
     clients = {name: users.client(name) for name in ("ann", "bob", "carl")}
-    users.pool.client().ask(wire.Drain())
+    users.pool.client().ask(wire.BeginDrain())
     for client in clients.values():
         client.ask(wire.CancelJob(job=client.submit(spec)))
         client.submit(spec)

@@ -15,7 +15,7 @@ import pytest
 from jupyter_elastic.platform.endpoints import CONFIG_VARIABLE
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import (
-    AgentPlace,
+    AgentOrigin,
     ExitReported,
     JobEnded,
     JobRunning,
@@ -55,7 +55,7 @@ def test_others_see_whose_a_job_is_its_name_state_slots_and_the_policys_reason(p
     theirs = msgspec.structs.replace(
         spec, folder="/root/secret", python="/my-interpreter", notebook="notebook.ipynb", cell="cell 7", name="bert"
     )
-    client.ask(wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="here", home="/root/secret")))
+    client.ask(wire.Hello(version=wire.VERSION, role="agent", place=AgentOrigin(place="here", home="/root/secret")))
     for key in ("key-of-submit", "key-of-submit-2"):
         own = msgspec.structs.replace(theirs, folder=f"/root/secret/{len(key)}")
         client.ask(wire.SubmitJob(spec=own, key=key))
@@ -247,7 +247,7 @@ def test_a_user_who_is_removed_loses_no_job_that_runs_and_what_comes_later_is_no
             subprocess.run(["userdel", "-f", name], check=False, capture_output=True)
 
 
-FAILURE = "no hand answers on host lab2: bob@10.91.7.11: Permission denied (publickey)."
+FAILURE = "no host agent answers on host lab2: bob@10.91.7.11: Permission denied (publickey)."
 FOLLOWS = """
 import sys
 from jupyter_elastic.client import Client
@@ -268,7 +268,7 @@ def test_others_read_that_a_host_was_lost_and_not_why(pool, spec, other, open_fo
     client = pool.start(
         "--socket", f"{open_folder}/s", "--slots", "1", env={CONFIG_VARIABLE: str(open_folder / "config.toml")}
     ).client()
-    client.ask(wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="here", home="/root")))
+    client.ask(wire.Hello(version=wire.VERSION, role="agent", place=AgentOrigin(place="here", home="/root")))
     client.ask(wire.SubmitJob(spec=msgspec.structs.replace(spec, min_slots=2, max_slots=2), key="k"))
     for event in client.events(0, 1):
         if isinstance(event.data, JobStarted):
@@ -302,7 +302,7 @@ client.close()
 def test_jobs_of_a_user_who_never_had_an_agent_wait_for_it_and_hold_nothing(pool, spec, other, open_folder) -> None:
     endpoint = f"ipc://{open_folder}/s"
     client = pool.start("--socket", f"{open_folder}/s").client()
-    client.ask(wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="here", home="/root")))
+    client.ask(wire.Hello(version=wire.VERSION, role="agent", place=AgentOrigin(place="here", home="/root")))
     asking = other.start("-c", ONLY_SUBMITS, endpoint, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     told, errors = asking.communicate(timeout=60)
     assert asking.returncode == 0, errors
@@ -330,7 +330,7 @@ def test_nor_does_an_interactive_one_or_a_sessions_take_slots_before_there_is_an
     client = pool.start(*(("--lease", "60") if shared else ())).client()
     for more in ({"interactive": True, "max_time_s": 60.0}, {"session": "s"}, {"preemptible": False}):
         client.submit(msgspec.structs.replace(spec, **more))
-    client.ask(wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="here", home="/root")))
+    client.ask(wire.Hello(version=wire.VERSION, role="agent", place=AgentOrigin(place="here", home="/root")))
     kinds = [(type(one.data).__name__, one.data) for one in client.events(0, follow=False)]
     connected = next(at for at, (_, data) in enumerate(kinds) if getattr(data, "connected", None))
     assert "JobStarted" not in [kind for kind, _ in kinds[:connected]]

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from jupyter_elastic.client import Client
-from jupyter_elastic.client.requests import expect
+from jupyter_elastic.client.open_requests import expect
 from jupyter_elastic.platform import endpoints, private_files
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.scheduler.auth import user_name
+from jupyter_elastic.scheduler.access.auth import user_name
 from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable, ElasticError, NotAllowed
 
 TCP = ("--tcp", "tcp://127.0.0.1:0")

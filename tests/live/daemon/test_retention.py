@@ -9,7 +9,7 @@ import pytest
 from jupyter_elastic.platform import paths
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.core import Core
-from jupyter_elastic.scheduler.journal import Journal
+from jupyter_elastic.scheduler.journal.journal import Journal
 from jupyter_elastic.types import Cancel, Host, HostsReported, JobsForgotten, Slot, Submit
 from jupyter_elastic.types.errors import NotFound
 from tests.live.daemon.test_kills import replayed_is_live

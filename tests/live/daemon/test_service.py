@@ -16,10 +16,10 @@ import pytest
 from jupyter_elastic.client import AsyncClient, services
 from jupyter_elastic.platform import detached, endpoints, paths, processes
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.scheduler.auth import user_name
+from jupyter_elastic.scheduler.access.auth import user_name
 from jupyter_elastic.types import (
     AgentChanged,
-    AgentPlace,
+    AgentOrigin,
     Event,
     ExitReported,
     JobEnded,
@@ -155,8 +155,10 @@ def test_an_agent_elsewhere_is_not_heard(pool, spec) -> None:
 
     async def agents() -> None:
         first, second = AsyncClient(role="agent"), AsyncClient(role="agent")
-        first.hello = wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="here", description="here"))
-        second.hello = wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="there"))
+        first.hello = wire.Hello(
+            version=wire.VERSION, role="agent", place=AgentOrigin(place="here", description="here")
+        )
+        second.hello = wire.Hello(version=wire.VERSION, role="agent", place=AgentOrigin(place="there"))
         async with first:
             job = await first.submit(spec)
             assert isinstance(await asyncio.wait_for(anext(first.orders()), 60), Launch)

@@ -17,7 +17,7 @@ from jupyter_elastic.platform.endpoints import CONFIG_VARIABLE
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobInfo
 from tests.live.daemon.conftest import WAIT_S, Pool
-from tests.live.daemon.shared_hosts_story import USERS
+from tests.live.daemon.shared_hosts_scenario import USERS
 from tests.support import machines
 from tests.support.other_user import OtherUser, needs_root, other_user
 
@@ -137,7 +137,7 @@ def test_a_slip_in_the_file_of_hosts_costs_jobs_the_other_hosts_and_no_more(
 @pytest.mark.skipif(bool(machines.why_not()), reason=machines.why_not())
 def test_by_ssh_users_are_themselves_and_no_slot_is_used_twice() -> None:
     try:
-        found = json.loads(machines.run(Path(__file__).with_name("shared_hosts_story.py"), timeout_s=300))
+        found = json.loads(machines.run(Path(__file__).with_name("shared_hosts_scenario.py"), timeout_s=300))
     finally:
         for uid in USERS.values():
             shutil.rmtree(f"/tmp/jupyter-elastic-{uid}", ignore_errors=True)

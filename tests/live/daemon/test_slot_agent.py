@@ -23,9 +23,9 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.protocol.slot_agent import ANSWERS, ASKS, VARIABLE, Enter
+from jupyter_elastic.protocol.slot_agent_messages import ANSWERS, ASKS, VARIABLE, Enter
 from jupyter_elastic.slot_agent.cgroups import pids
-from jupyter_elastic.types import AgentPlace, ExitReported, JobStarted
+from jupyter_elastic.types import AgentOrigin, ExitReported, JobStarted
 from tests.live.daemon.conftest import Pool
 from tests.support.other_user import OtherUser, needs_root, other_user
 
@@ -44,8 +44,8 @@ for path in ("/dev/full", "/dev/zero", "/dev/null"):
 """
 HOLDS = """
 import os, socket, sys
-from jupyter_elastic.protocol.slot_agent import Enter
-from jupyter_elastic.worker.slot_agent import enter
+from jupyter_elastic.protocol.slot_agent_messages import Enter
+from jupyter_elastic.worker.device_access import enter
 problem = enter(Enter(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
 held = None if problem else open(sys.argv[4], "rb")
 print(problem or "in", flush=True)
@@ -153,7 +153,7 @@ def test_what_is_left_of_a_lease_is_ended_and_nobody_else_gets_in(
     client = pool.client()
     events = client.events(0)
     agent = pool.client()  # of its own: a silent agent is forgotten, and its streams of events with it
-    hello = wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="here"))
+    hello = wire.Hello(version=wire.VERSION, role="agent", place=AgentOrigin(place="here"))
     agent.ask(hello)
     client.ask(wire.SubmitJob(spec=spec, key="one"))
     while not isinstance((started := next(events).data), JobStarted):
@@ -201,7 +201,7 @@ def test_what_is_left_of_a_lease_is_ended_and_nobody_else_gets_in(
 
 FLOODS = """
 import contextlib, os, socket, time
-from jupyter_elastic.protocol.slot_agent import ASKS, Enter
+from jupyter_elastic.protocol.slot_agent_messages import ASKS, Enter
 connections = [socket.socket(socket.AF_UNIX) for _ in range(300)]
 for one in connections:
     one.connect(os.environ["JUPYTER_ELASTIC_SLOT_AGENT"])

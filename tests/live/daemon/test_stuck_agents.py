@@ -15,11 +15,11 @@ RENEWS = """
 import asyncio, sys
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.types import AgentPlace, JobSpec
+from jupyter_elastic.types import AgentOrigin, JobSpec
 
 async def run():
     async with AsyncClient(sys.argv[1], role="agent") as agent:
-        place = AgentPlace(place="its own")
+        place = AgentOrigin(place="its own")
         await agent.ask(wire.Hello(version=wire.VERSION, role="agent", place=place))
         jobs = []
         for number, limit in enumerate((1.0, 300.0, 300.0)):

@@ -14,9 +14,9 @@ from pathlib import Path
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from jupyter_elastic.scheduler.connections import SILENT_S
-from jupyter_elastic.scheduler.transport import NAMES_S, Peer, Transport
-from jupyter_elastic.scheduler.users import Users
+from jupyter_elastic.scheduler.access.users import Users
+from jupyter_elastic.scheduler.net.connections import SILENT_S
+from jupyter_elastic.scheduler.net.transport import NAMES_S, Peer, Transport
 
 
 def test_a_frame_sent_in_vain_hides_no_frame_that_has_come(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_an_id_under_another_name_loses_its_connection_and_an_unreachable_direct
 
 FLOOD_AND_GO = """
 import asyncio, socket, struct, sys, threading, time
-from jupyter_elastic.scheduler.transport import Transport
+from jupyter_elastic.scheduler.net.transport import Transport
 
 path, flooded, frames = sys.argv[1], threading.Event(), 0
 ping = b"\\x04\\x07\\x04PING\\0\\0"

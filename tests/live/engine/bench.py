@@ -18,11 +18,11 @@ import msgspec
 import pytest
 
 from jupyter_elastic.driver.engine import AttemptContext, Engine
+from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.jobfiles.captures import PAYLOAD
 from jupyter_elastic.jobfiles.payload import Payload
 from jupyter_elastic.jobfiles.results import unpack
 from jupyter_elastic.platform import processes
-from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.types import ExitReported, ReleaseReported, Report, RunningReported
 
 PATIENCE_S = 60.0

@@ -9,7 +9,7 @@ import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.process import Process
-from jupyter_elastic.engines.torch_distributed.driver import Torch
+from jupyter_elastic.engines.torch.driver import Torch
 from tests.live.engine import torch_cells
 from tests.live.engine.bench import Bench, asynchronous, needs
 
@@ -148,7 +148,7 @@ assert jax.process_index() == rank
 ALL_OF_THEM = """
 import contextlib, io, torch
 import torch.distributed as dist
-from jupyter_elastic.training import apart
+from jupyter_elastic.training import independent as apart
 said = {}
 for number, (name, source) in enumerate(CASES.items()):
     # A store for each: a group at the port of the one before may meet that one's store as it ends.

@@ -12,7 +12,7 @@ import pytest
 
 from jupyter_elastic.engines.process import Process
 from jupyter_elastic.protocol.framing import HEADER, MAX_FRAME, VERSION
-from jupyter_elastic.protocol.worker import FROM_WORKER, TO_WORKER, Done, Update
+from jupyter_elastic.protocol.worker_messages import FROM_WORKER, TO_WORKER, CellDone, Update
 from jupyter_elastic.worker.channel import ORPHANED
 from tests.live.engine.bench import Bench, asynchronous
 
@@ -28,7 +28,7 @@ for name in os.listdir("/proc/self/fd"):
 time.sleep(600)
 """
 BAD = [
-    pytest.param(bytes([VERSION + 1]) + FROM_WORKER.encode(Done())[1:], "speaks version", id="version"),
+    pytest.param(bytes([VERSION + 1]) + FROM_WORKER.encode(CellDone())[1:], "speaks version", id="version"),
     pytest.param(bytes([VERSION]) + MAX_FRAME.to_bytes(HEADER - 1, "big"), "over the limit", id="length"),
     pytest.param(TO_WORKER.encode(Update()), "can't be read", id="type"),
     pytest.param(b'{"k": "done"}\n', "speaks version", id="JSON"),
@@ -48,7 +48,9 @@ async def test_a_worker_that_sends_what_can_not_be_read_is_ended_and_the_job_say
         assert json.loads((folder / "error.json").read_text())["type"] == "ProtocolError"
 
 
-@pytest.mark.parametrize(("frame", "why"), [*BAD[:2], pytest.param(FROM_WORKER.encode(Done()), "can't be", id="type")])
+@pytest.mark.parametrize(
+    ("frame", "why"), [*BAD[:2], pytest.param(FROM_WORKER.encode(CellDone()), "can't be", id="type")]
+)
 def test_a_worker_whose_first_message_can_not_be_read_says_why(frame: bytes, why: str) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from jupyter_elastic.engines import deaths
-from jupyter_elastic.engines import workers as engine_base
+from jupyter_elastic.engines.common import deaths
+from jupyter_elastic.engines.common import workers_engine as engine_base
 from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.process import Process
 from jupyter_elastic.jobfiles.results import unpack

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
-from jupyter_elastic.engines.torch_distributed.driver import Torch
+from jupyter_elastic.engines.torch.driver import Torch
 from jupyter_elastic.platform import processes
 from tests.live.engine.bench import TENSORFLOW, TORCH, Bench, asynchronous, check_training, needs
 from tests.live.engine.test_torch_distributed import cell

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.engines.torch_distributed.driver import Torch
+from jupyter_elastic.engines.torch.driver import Torch
 from tests.live.engine.bench import NOTE, Bench, asynchronous
 
 pytest.importorskip("torch")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
-from jupyter_elastic.engines.torch_distributed.driver import Torch
+from jupyter_elastic.engines.torch.driver import Torch
 from tests.live.engine import elastic_cells
 from tests.live.engine.bench import Bench, asynchronous, needs
 from tests.live.engine.test_torch_distributed import cell
@@ -136,7 +136,7 @@ async def test_a_native_horovod_cell_goes_on_without_it(folder: Path, kind: str)
 @asynchronous
 async def test_so_does_training_run_on_horovod(folder: Path, kind: str) -> None:
     lines, why = BEFORE[kind]
-    source = cell(**lines).replace("from jupyter_elastic.engines.torch_distributed import group, store_client\n", "")
+    source = cell(**lines).replace("from jupyter_elastic.engines.torch import group, store_client\n", "")
     async with bench_of(Horovod, folder, source) as bench:
         await stays(bench, why, lost=1)
 

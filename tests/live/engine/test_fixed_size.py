@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
-from jupyter_elastic.engines.torch_distributed.driver import Torch
+from jupyter_elastic.engines.torch.driver import Torch
 from tests.live.engine import torch_cells
 from tests.live.engine.bench import Bench, asynchronous, needs
 from tests.live.engine.test_multi_worker import FIT

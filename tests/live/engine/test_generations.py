@@ -14,7 +14,7 @@ import pytest
 
 from jupyter_elastic.driver.engine import Engine
 from jupyter_elastic.engines.horovod.driver import Horovod
-from jupyter_elastic.engines.torch_distributed.driver import Torch
+from jupyter_elastic.engines.torch.driver import Torch
 from tests.live.engine.bench import Bench, asynchronous, needs
 from tests.live.engine.test_torch_distributed import cell
 

@@ -26,7 +26,7 @@ WORDS = {
 @pytest.mark.skipif(bool(machines.why_not()), reason=machines.why_not())
 @pytest.mark.parametrize("engine", ["torch", pytest.param("horovod", marks=needs("torch"))])
 def test_a_job_goes_on_without_a_machine_whose_disk_is_full_or_which_is_silent_and_has_it_back(engine: str) -> None:
-    found = json.loads(machines.run(Path(__file__).with_name("host_faults_story.py"), engine, timeout_s=600))
+    found = json.loads(machines.run(Path(__file__).with_name("host_faults_scenario.py"), engine, timeout_s=600))
     print(found["times"])  # noqa: T201
     for case, said in WORDS.items():
         assert said in found["said"][case], (case, found["said"][case])

@@ -13,16 +13,16 @@ import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.process import Process as ProcessEngine
-from jupyter_elastic.engines.torch_distributed.driver import Torch
+from jupyter_elastic.engines.torch.driver import Torch
+from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.platform import processes
-from jupyter_elastic.platform.hosts_file import HostAddress
 from tests.live.engine.bench import TORCH, Bench, asynchronous, check_training, needs
 from tests.live.engine.test_torch_distributed import cell
 from tests.support import slurm
 from tests.support.marks import everything
 
 EVERYTHING = os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING")
-HOSTS = (HostAddress(name="b", reach="exec:"), HostAddress(name="c", reach="exec:"))
+HOSTS = (HostAddress(name="b", url="exec:"), HostAddress(name="c", url="exec:"))
 SAY = """
 print("rank", rank, "of", world_size, "says so")
 where = [os.environ[name] for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")]
@@ -67,8 +67,8 @@ async def test_job_grows_over_three_hosts_shrinks_and_ends(folder: Path, engine:
             await bench.rescale(*slots)
             assert set((await bench.running()).slots) == set(slots)
             await bench.step_at(len(slots), time.time())
-        await bench.until(lambda: len(bench.engine.use_elsewhere().workers) == 2)
-        assert all(memory > 10_000_000 for _, memory in bench.engine.use_elsewhere().workers)
+        await bench.until(lambda: len(bench.engine.remote_usage().workers) == 2)
+        assert all(memory > 10_000_000 for _, memory in bench.engine.remote_usage().workers)
         await bench.rescale("b:0", "c:0")  # without the host that the driver is on, which had rank 0
         await bench.running()
         await bench.step_at(2, time.time())
@@ -90,12 +90,12 @@ async def test_worker_or_hand_on_another_host_is_killed(folder: Path) -> None:
         [death] = await bench.until(lambda: bench.of("DeathReported"))
         await bench.step_at(3, time.time())
         assert (death.rank, death.cause) == (2, "was killed by SIGKILL")
-        hand, (worker, *_) = hand_of(bench, "b"), await bench.until(lambda: pids(bench, 1))
+        worker_host, (worker, *_) = hand_of(bench, "b"), await bench.until(lambda: pids(bench, 1))
         before = len(bench.steps())
-        processes.send(hand, signal.SIGKILL)
+        processes.send(worker_host, signal.SIGKILL)
         await bench.until(lambda: any(step["size"] == 2 for step in bench.steps()[before:]))  # without that host
         await bench.until(lambda: not psutil.pid_exists(worker))
-        assert bench.of("DeathReported")[-1].cause == "was lost with host b: its hand has ended"
+        assert bench.of("DeathReported")[-1].cause == "was lost with host b: its host agent has ended"
         await bench.step_at(3, time.time())  # it is back
         assert not bench.released
         processes.send(hand_of(bench, "b"), signal.SIGKILL)
@@ -118,7 +118,7 @@ async def test_cell_that_cannot_regroup_is_lost_with_its_host_and_has_not_failed
         await bench.until(lambda: len(left(folder, "begun.*")) == 2)
         processes.send(hand_of(bench, "b"), signal.SIGKILL)
         found = await bench.ended()
-        assert (found.outcome, found.reason) == ("lost", "host b was lost: its hand has ended")
+        assert (found.outcome, found.reason) == ("lost", "host b was lost: its host agent has ended")
 
 
 @asynchronous
@@ -127,11 +127,11 @@ async def test_stopped_hand_is_lost_and_killed_with_its_workers(folder: Path) ->
     async with make(folder) as bench:
         await bench.launch("a:0", "b:0")
         await bench.step_at(2)
-        hand, (worker, *_) = hand_of(bench, "b"), await bench.until(lambda: pids(bench, 1))
+        worker_host, (worker, *_) = hand_of(bench, "b"), await bench.until(lambda: pids(bench, 1))
         before = len(bench.steps())
-        processes.send(hand, signal.SIGSTOP)
+        processes.send(worker_host, signal.SIGSTOP)
         stopped = time.monotonic()
-        await bench.until(lambda: not psutil.pid_exists(worker) and not processes.alive(*hand))
+        await bench.until(lambda: not psutil.pid_exists(worker) and not processes.alive(*worker_host))
         print(f"killed after {time.monotonic() - stopped:.2f} s")  # noqa: T201
         await bench.until(lambda: any(step["size"] == 1 for step in bench.steps()[before:]))
         print(f"next step after {time.monotonic() - stopped:.2f} s")  # noqa: T201

@@ -12,9 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
-from jupyter_elastic.driver.remote_hand import RemoteHand, Setting
-from jupyter_elastic.engines.torch_distributed.driver import Torch
-from jupyter_elastic.platform.hosts_file import HostAddress
+from jupyter_elastic.engines.torch.driver import Torch
+from jupyter_elastic.hostfiles.hosts_file import HostAddress
+from jupyter_elastic.hosts.host_connection import HostConnection, WorkerSetting
 from jupyter_elastic.types.errors import EngineError
 from tests.live.engine.bench import Bench, asynchronous, check_training
 from tests.live.engine.test_torch_distributed import cell
@@ -33,25 +33,24 @@ def pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[HostAddress, 
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PODS", "gpu-0 gpu-1")
     return tuple(
-        HostAddress(name=f"gpu-{number}", reach=f"kubectl://ada/gpu-{number}", network="127.0.0.0/8")
-        for number in (0, 1)
+        HostAddress(name=f"gpu-{number}", url=f"kubectl://ada/gpu-{number}", network="127.0.0.0/8") for number in (0, 1)
     )
 
 
 @asynchronous
 async def test_who_is_no_pod_is_said_in_kubectls_words(pods: tuple[HostAddress, ...]) -> None:
-    other = HostAddress(name="gpu-7", reach="kubectl://ada/gpu-7")
-    hand = RemoteHand(other, Setting.to_visit("python"), lambda _: None)
+    other = HostAddress(name="gpu-7", url="kubectl://ada/gpu-7")
+    worker_host = HostConnection(other, WorkerSetting.to_visit("python"), lambda _: None)
     with pytest.raises(
-        EngineError, match=r'no hand answers on host gpu-7: Error from server \(NotFound\): pods "gpu-7"'
+        EngineError, match=r'no host agent answers on host gpu-7: Error from server \(NotFound\): pods "gpu-7"'
     ):
-        await hand.visit()
-    await hand.close_and_wait()
-    no_python = HostAddress(name="gpu-0", reach=pods[0].reach, python="/opt/none/bin/python")
-    hand = RemoteHand(no_python, Setting.to_visit("python"), lambda _: None)
-    with pytest.raises(EngineError, match="no hand answers on host gpu-0"):
-        await hand.visit()
-    await hand.close_and_wait()
+        await worker_host.visit()
+    await worker_host.close_and_wait()
+    no_python = HostAddress(name="gpu-0", url=pods[0].url, python="/opt/none/bin/python")
+    worker_host = HostConnection(no_python, WorkerSetting.to_visit("python"), lambda _: None)
+    with pytest.raises(EngineError, match="no host agent answers on host gpu-0"):
+        await worker_host.visit()
+    await worker_host.close_and_wait()
 
 
 @everything
@@ -63,10 +62,10 @@ async def test_job_over_pods_outlives_a_kubectl_that_is_killed(folder: Path, pod
         await bench.step_at(2)
         await bench.rescale("a:0", "gpu-0:0", "gpu-1:0")
         await bench.step_at(3, time.time())
-        hand: Any = bench.engine.hosts.remote("gpu-1:0")
-        there = hand.hello.pid
+        worker_host: Any = bench.engine.hosts.remote("gpu-1:0")
+        there = worker_host.hello.pid
         began = time.time()
-        os.kill(hand._child.pid, signal.SIGKILL)
+        os.kill(worker_host._child.pid, signal.SIGKILL)
         await bench.step_at(2, began)
         print(f"kubectl killed to the next step: {time.time() - began:.2f} s")  # noqa: T201
         assert psutil.pid_exists(there)

@@ -8,8 +8,8 @@ import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.process import Process
-from jupyter_elastic.engines.torch_distributed.driver import Torch
-from jupyter_elastic.worker import environment
+from jupyter_elastic.engines.torch.driver import Torch
+from jupyter_elastic.worker import torchrun_environment
 from tests.live.engine.bench import Bench, asynchronous, needs
 from tests.live.engine.test_torchrun import TRAINED_S, framework
 
@@ -64,7 +64,7 @@ dist.destroy_process_group()
 
 
 def free_ports(count: int) -> list[int]:
-    held = [environment.reserve() for _ in range(count)]
+    held = [torchrun_environment.reserve() for _ in range(count)]
     ports = [one.getsockname()[1] for one in held]
     for one in held:
         one.close()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
-from jupyter_elastic.protocol.worker import Unmet
+from jupyter_elastic.protocol.worker_messages import Unmet
 from tests.live.engine import elastic_cells as cells
 from tests.live.engine.bench import Bench, asynchronous, check_training, needs
 from tests.live.engine.test_chaos import chaos

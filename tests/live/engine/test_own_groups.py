@@ -12,16 +12,16 @@ import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.process import Process
-from jupyter_elastic.engines.torch_distributed.driver import Torch
+from jupyter_elastic.engines.torch.driver import Torch
+from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.platform import processes
-from jupyter_elastic.platform.hosts_file import HostAddress
 from tests.live.engine import torch_cells
 from tests.live.engine.bench import NOTE, Bench, asynchronous, needs
 from tests.live.engine.test_multi_worker import FIT, NAMED
 from tests.live.engine.test_torchrun import TRAINED_S, framework
 from tests.support.marks import everything
 
-HOSTS = (HostAddress(name="b", reach="exec:"), HostAddress(name="c", reach="exec:"))
+HOSTS = (HostAddress(name="b", url="exec:"), HostAddress(name="c", url="exec:"))
 AGAIN = (
     NOTE
     + """
@@ -86,8 +86,8 @@ async def test_a_resumable_one_goes_on_without_the_host_of_rank_0(folder: Path) 
         await stepped(1)
         await bench.rescale("b:0", "a:0", "c:0")
         before = await stepped(3)
-        hand = processes.identify(bench.engine.hosts.remote("b:0").hello.pid)
-        processes.send(hand, signal.SIGKILL)
+        worker_host = processes.identify(bench.engine.hosts.remote("b:0").hello.pid)
+        processes.send(worker_host, signal.SIGKILL)
         after = await stepped(2)
         assert after["count"] > before["count"]
         assert after["restarts"] > before["restarts"]

@@ -19,7 +19,7 @@ import pytest
 from msgspec.structs import replace
 
 from jupyter_elastic.engines.tensorflow_ps.driver import TensorflowPs
-from jupyter_elastic.forkserver import workers
+from jupyter_elastic.forkserver import forked_workers
 from jupyter_elastic.platform import processes
 from jupyter_elastic.testing.engines import ENGINE_CHECKS, check_engine
 from tests.live.engine.bench import Bench, asynchronous
@@ -81,7 +81,7 @@ def warm_parent(warm_pool: None) -> None:
     """TensorFlow is imported, however long that takes here."""
 
     async def connect() -> None:
-        found = workers.address(sys.executable, os.environ, ("tensorflow",))
+        found = forked_workers.address(sys.executable, os.environ, ("tensorflow",))
         (await found.connect(start=True)).close()
 
     asyncio.run(connect())

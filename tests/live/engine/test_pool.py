@@ -16,11 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jupyter_elastic.forkserver import workers
-from jupyter_elastic.forkserver.client import ForkedProcess, ForkServerAddress, ForkServerClient
-from jupyter_elastic.forkserver.workers import WorkerLauncher
+from jupyter_elastic.forkserver import forked_workers
+from jupyter_elastic.forkserver.fork_client import ForkedProcess, ForkServerAddress, ForkServerClient
+from jupyter_elastic.forkserver.forked_workers import WorkerLauncher
 from jupyter_elastic.platform import processes
-from jupyter_elastic.protocol.forkserver import ANSWERS, MAX_REQUEST, REQUESTS, Cleared, Fork
+from jupyter_elastic.protocol.forkserver_messages import ANSWERS, MAX_REQUEST, REQUESTS, Cleared, Fork
 from jupyter_elastic.protocol.framing import VERSION
 from jupyter_elastic.types.errors import EngineError
 from tests.live.engine.bench import asynchronous
@@ -30,11 +30,11 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 def address(mark: str, **environment: str) -> ForkServerAddress:
     """A forkserver of this test's own."""
-    return workers.address(sys.executable, {**ENVIRONMENT, "TORCH_MARK": mark, **environment}, ())
+    return forked_workers.address(sys.executable, {**ENVIRONMENT, "TORCH_MARK": mark, **environment}, ())
 
 
 def command(path: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "jupyter_elastic.worker.forkserver", "--socket", str(path), *options]
+    return [sys.executable, "-m", "jupyter_elastic.worker.forked_worker", "--socket", str(path), *options]
 
 
 async def connected(path: Path) -> ForkServerClient:
@@ -98,7 +98,7 @@ async def test_one_that_a_signal_has_stopped_is_not_waited_for() -> None:
 @asynchronous
 async def test_one_for_a_single_client_ends_with_it_however_that_ends() -> None:
     client = subprocess.Popen(["sleep", "600"])  # noqa: ASYNC220 - it comes back at once
-    alone = workers.address(sys.executable, {**ENVIRONMENT, "TORCH_MARK": "alone"}, (), only_for="4711.0")
+    alone = forked_workers.address(sys.executable, {**ENVIRONMENT, "TORCH_MARK": "alone"}, (), only_for="4711.0")
     process = alone.start(processes.identify(client.pid))
     try:
         (await connected(alone.path)).close()
@@ -256,7 +256,7 @@ async def test_only_one_lives_in_a_place(tmp_path: Path) -> None:
 
 def test_forkservers_differ_by_what_frameworks_read() -> None:
     def path(environment: dict[str, str], framework: str = "torch", python: str = sys.executable) -> Path:
-        return workers.address(python, environment, (framework,)).path
+        return forked_workers.address(python, environment, (framework,)).path
 
     one = path({"OMP_NUM_THREADS": "1"})
     assert one == path({"OMP_NUM_THREADS": "1", "EDITOR": "vi"})

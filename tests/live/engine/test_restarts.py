@@ -11,7 +11,7 @@ import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.process import Process
-from jupyter_elastic.engines.torch_distributed.driver import Torch
+from jupyter_elastic.engines.torch.driver import Torch
 from tests.live.engine import resumable_cells
 from tests.live.engine.bench import NOTE, Bench, asynchronous, needs
 from tests.live.engine.test_torchrun import TRAINED_S, framework

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic.engines.torch_distributed.driver import Torch
+from jupyter_elastic.engines.torch.driver import Torch
 from jupyter_elastic.jobfiles.commits import Commits
 from tests.live.engine.bench import NOTE, Bench, asynchronous
 

@@ -30,7 +30,7 @@ WORDS = {
 @pytest.mark.skipif(bool(slurm.why_not()), reason=slurm.why_not())
 @pytest.mark.parametrize("engine", ["torch"])
 def test_job_over_an_allocation_outlives_a_nodes_processes_and_the_allocation(engine: str) -> None:
-    story, words = Path(__file__).with_name("slurm_story.py"), ["everything"] if EVERYTHING else []
+    story, words = Path(__file__).with_name("slurm_scenario.py"), ["everything"] if EVERYTHING else []
     found = json.loads(machines.run(story, engine, *words, timeout_s=400))
     print(found["times"])  # noqa: T201
     for case, text in WORDS.items():

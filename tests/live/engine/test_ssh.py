@@ -17,9 +17,9 @@ ENGINES = ["torch", *([pytest.param("horovod", marks=needs("torch"))] if EVERYTH
 WORDS = {
     "works": "",
     "chatty shell": "",
-    "no Python": "no hand answers on host h1: bash: line 1: /opt/none/bin/python: No such file or directory",
+    "no Python": "no host agent answers on host h1: bash: line 1: /opt/none/bin/python: No such file or directory",
     "another version": "host h1 has jupyter-elastic 0.0.7, and this one 0.1.0: install the same version on both",
-    "wrong user": "no hand answers on host h1: nobody@10.91.7.11: Permission denied (publickey",
+    "wrong user": "no host agent answers on host h1: nobody@10.91.7.11: Permission denied (publickey",
     "changed key": "Host key for 10.91.7.12 has changed and you have requested strict checking.",
     "unknown key": "No ED25519 host key is known for 10.91.7.12 and you have requested strict checking.",
 }
@@ -28,7 +28,7 @@ WORDS = {
 @pytest.mark.skipif(bool(machines.why_not()), reason=machines.why_not())
 @pytest.mark.parametrize("engine", ENGINES)
 def test_job_over_ssh_outlives_its_worker_the_way_between_hosts_and_the_cable(engine: str) -> None:
-    story, words = Path(__file__).with_name("ssh_story.py"), ["everything"] if EVERYTHING else []
+    story, words = Path(__file__).with_name("ssh_scenario.py"), ["everything"] if EVERYTHING else []
     found = json.loads(machines.run(story, engine, *words, timeout_s=400))
     print(found["times"])  # noqa: T201
     for case, said in WORDS.items():

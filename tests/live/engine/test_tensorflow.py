@@ -68,7 +68,7 @@ where = [m.__file__ for name, m in sys.modules.items() if name.startswith("__aut
 
 NOTES = """
 import sys
-from jupyter_elastic.worker.forkserver import import_ahead
+from jupyter_elastic.worker.forked_worker import import_ahead
 import_ahead(("tensorflow",))
 import tensorflow as tf
 alone = tf.train.ClusterSpec({"ps": {0: "127.0.0.1:0"}})

@@ -150,10 +150,10 @@ async def test_death_in_a_join_comes_back_from_the_commit(folder: Path, monkeypa
 
         def stab(action: Any) -> None:
             perform(action)
-            if isinstance(action, membership.Go) and len(action.members) == 3 and not killed:
+            if isinstance(action, membership.FormGroup) and len(action.members) == 3 and not killed:
                 killed.append(action.members[-1])
                 bench.engine.workers.kill(action.members[-1])
-                bench.engine.members[action.members[-1]].doomed = False
+                bench.engine.members[action.members[-1]].terminating = False
 
         monkeypatch.setattr(bench.engine, "_perform", stab)
         await bench.rescale("h:0", "h:1", "h:2")
@@ -168,7 +168,7 @@ async def test_death_in_a_join_comes_back_from_the_commit(folder: Path, monkeypa
 KINDS = """
 import torch
 from jupyter_elastic import training
-from jupyter_elastic.training.membership import choose
+from jupyter_elastic.training.ranks import choose
 
 KINDS = ("complex64", "complex128", "float64", "bfloat16")
 

@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from jupyter_elastic.engines.torch_distributed.driver import Torch
-from jupyter_elastic.engines.torch_distributed.worker import TorchWorker
+from jupyter_elastic.engines.torch.driver import Torch
+from jupyter_elastic.engines.torch.worker import TorchWorker
 from jupyter_elastic.platform import processes
 from jupyter_elastic.types.errors import EngineError
 from tests.live.engine.bench import NOTE, Bench, asynchronous
@@ -27,7 +27,7 @@ import gc, signal, threading
 import torch
 import torch.distributed as dist
 from jupyter_elastic import training
-from jupyter_elastic.engines.torch_distributed import group, store_client
+from jupyter_elastic.engines.torch import group, store_client
 from jupyter_elastic.training.context import context
 
 torch.manual_seed(0)
@@ -214,7 +214,7 @@ async def test_the_error_of_a_cell_ends_the_job_with_that_error(folder: Path) ->
 
 @asynchronous
 async def test_an_error_that_looks_like_gloos_is_the_cells_own(folder: Path) -> None:
-    before = "from jupyter_elastic.engines.torch_distributed import worker\nworker.BROKEN_S = 0.2"
+    before = "from jupyter_elastic.engines.torch import worker\nworker.BROKEN_S = 0.2"
     step = "if state.step == 3 and training.rank() == 1: raise RuntimeError('[../gloo/transport/tcp/pair.cc] mine')"
     assert "pair.cc] mine" in await failed(folder, before=before, step=step)
 

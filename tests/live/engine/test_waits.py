@@ -11,7 +11,7 @@ import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.process import Process
-from jupyter_elastic.engines.torch_distributed.driver import Torch
+from jupyter_elastic.engines.torch.driver import Torch
 from jupyter_elastic.platform import processes
 from tests.live.engine.bench import NOTE, TORCH, Bench, asynchronous, check_training, needs
 from tests.live.engine.test_torch_distributed import cell
@@ -90,7 +90,7 @@ async def test_who_waits_a_little_in_each_step_does_not_wait(folder: Path) -> No
             await asyncio.sleep(0.02)
         assert bench.exit.outcome == "completed", bench.story()
         assert said == {""}
-        assert bench.engine.watch.looks > 10
+        assert bench.engine.watch.polls > 10
 
 
 def send(bench: Bench, rank: int, number: int) -> None:

@@ -29,7 +29,7 @@ import pytest
 from jupyter_elastic.client import functions as module
 from jupyter_elastic.client.functions import Functions, ShutDown
 from jupyter_elastic.client.pickling import RemoteTraceback
-from jupyter_elastic.jobfiles import functions as files
+from jupyter_elastic.jobfiles import call_files as files
 from jupyter_elastic.types import JobResized
 from jupyter_elastic.types.errors import ElasticError, JobCancelled, JobFailed
 from tests.support.pool import LIMIT_S, Pool

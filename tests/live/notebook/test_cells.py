@@ -321,7 +321,7 @@ def test_a_view_that_nobody_sees_is_not_sent_what_is_printed(notebook: Notebook,
     notebook.run(HEAD + f"--detach\nimport os, time\n{wait}", widgets=True)
     notebook.listen(lambda: len(notebook.widget.get("outputs", {}).get("0", [])) > 2)
     notebook.click(type="sleep")
-    asleep = "import gc\nfrom jupyter_elastic.widgets.job import JobWidget\n"
+    asleep = "import gc\nfrom jupyter_elastic.widgets.job_widget import JobWidget\n"
     asleep += "any(one.asleep for one in gc.get_objects() if type(one) is JobWidget)"
     notebook.pool.until(lambda: notebook.run(asleep, widgets=True).result == "True", "the view has heard it")
     (info,) = notebook.pool.active()

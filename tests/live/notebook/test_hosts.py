@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.platform.hosts_file import host_name
+from jupyter_elastic.hostfiles.hosts_file import host_name
 from jupyter_elastic.types import JobStarted
 from tests.live.agent.test_other_hosts import elastic
 from tests.live.engine.bench import needs
 from tests.live.engine.ps_cells import COUNTED
 from tests.live.engine.test_multi_worker import NAMED
 from tests.live.notebook.conftest import Notebook
-from tests.live.notebook.hosts_story import STEP_S, story
+from tests.live.notebook.hosts_scenario import STEP_S, story
 from tests.support import machines
 from tests.support.marks import everything
 from tests.support.pool import Pool
@@ -91,5 +91,5 @@ def on(pool: Pool, job: int) -> set[str]:
 @pytest.mark.skipif(bool(machines.why_not()), reason=machines.why_not())
 @pytest.mark.parametrize("kind", ["torch", HOROVOD])
 def test_a_cell_grows_over_machines_that_are_reached_by_ssh(kind: str) -> None:
-    said = machines.run(Path(__file__).with_name("hosts_story.py"), kind, timeout_s=800)
+    said = machines.run(Path(__file__).with_name("hosts_scenario.py"), kind, timeout_s=800)
     print(kind, json.loads(said.splitlines()[-1]))  # noqa: T201

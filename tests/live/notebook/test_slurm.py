@@ -19,5 +19,5 @@ pytest.importorskip("torch")
 @pytest.mark.skipif(bool(slurm.why_not()), reason=slurm.why_not())
 @pytest.mark.parametrize("engine", ["torch", pytest.param("horovod", marks=needs("torch"))])
 def test_a_cell_grows_over_two_allocations_and_loses_a_nodes_processes_and_an_allocation(engine: str) -> None:
-    said = machines.run(Path(__file__).with_name("slurm_story.py"), engine, timeout_s=900)
+    said = machines.run(Path(__file__).with_name("slurm_scenario.py"), engine, timeout_s=900)
     print(engine, json.loads(said.splitlines()[-1]))  # noqa: T201

@@ -15,7 +15,7 @@ import pytest
 
 from jupyter_elastic.jobfiles import sessions
 from jupyter_elastic.platform import processes
-from jupyter_elastic.protocol.wire import Drain, ExplainJob, Undrain
+from jupyter_elastic.protocol.wire import BeginDrain, ExplainJob, Undrain
 from tests.live.sessions.test_session_cells import Session
 from tests.support import played_device
 from tests.support.guests import opened
@@ -267,7 +267,7 @@ def test_the_slots_come_back_when_they_are_wanted_back_also_after_a_restart(
         assert session.says("print(x)") == ["[1.0]"]
         first = next(info for info in pool.client.jobs(all=True) if info.pinned)
     if what == "drain":
-        pool.owner.client.ask(Drain(target="lab:0", reason="fan"))
+        pool.owner.client.ask(BeginDrain(target="lab:0", reason="fan"))
         pool.until(lambda: not pool.info(first.job).pinned, "the session gives its slot back")
         pool.owner.client.ask(Undrain(target="lab:0"))
     else:

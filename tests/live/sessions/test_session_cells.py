@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from jupyter_elastic.jobfiles import sessions
 from jupyter_elastic.jobfiles.payload import create_job_folder
-from jupyter_elastic.jobfiles.sessions import Member, SessionFolder, SessionRequest, gone
+from jupyter_elastic.jobfiles.sessions import SessionFolder, SessionMember, SessionRequest, gone
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.platform import processes
 from jupyter_elastic.protocol.wire import ExplainJob
@@ -90,7 +90,7 @@ class Session:
         job, _ = self.run(source, **given)
         return [self.pool.output(job, rank).strip() for rank in range(self.slots)]
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[SessionMember]:
         """Its workers, as they say."""
         return [member for rank in range(self.slots) if (member := self.folder.member(rank)) is not None]
 

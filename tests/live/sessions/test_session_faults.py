@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from jupyter_elastic.jobfiles.payload import create_job_folder
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.platform import processes
-from jupyter_elastic.protocol.wire import Drain, ExplainJob, ListHosts, Undrain
+from jupyter_elastic.protocol.wire import BeginDrain, ExplainJob, ListHosts, Undrain
 from jupyter_elastic.types import JobSpec
 from tests.live.sessions.test_session_cells import Session, session
 from tests.support.marks import everything
@@ -105,7 +105,7 @@ def test_while_its_host_is_drained_a_sessions_cell_waits_and_says_so(session: Se
     pool = session.pool
     session.run("x = rank")
     host = pool.client.ask(ListHosts()).slots[0].slot.split(":")[0]
-    pool.owner.client.ask(Drain(target=host, reason="new memory"))
+    pool.owner.client.ask(BeginDrain(target=host, reason="new memory"))
     job = session.submit("print(x)")
     pool.until(lambda: "drain" in pool.client.ask(ExplainJob(job=job)).text, "it is explained")
     assert len(session.members()) == 2

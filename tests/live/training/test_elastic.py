@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
-from jupyter_elastic.engines.torch_distributed.driver import Torch
+from jupyter_elastic.engines.torch.driver import Torch
 from tests.live.engine.bench import Bench
 from tests.live.training import cells
 from tests.support.marks import everything

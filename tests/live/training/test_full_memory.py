@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.engines.torch_distributed.driver import Torch
+from jupyter_elastic.engines.torch.driver import Torch
 from jupyter_elastic.jobfiles.commits import Commits
 from tests.live.engine.bench import Bench
 from tests.live.training.conftest import end_pool

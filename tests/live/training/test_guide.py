@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
-from jupyter_elastic.engines.torch_distributed.driver import Torch
+from jupyter_elastic.engines.torch.driver import Torch
 from jupyter_elastic.types import ProgressReported, RunningReported
 from tests.live.engine.bench import Bench
 from tests.live.training.test_accuracy import digits  # noqa: F401  a fixture

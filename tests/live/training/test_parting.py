@@ -8,7 +8,7 @@ import json
 import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
-from jupyter_elastic.engines.torch_distributed.driver import Torch
+from jupyter_elastic.engines.torch.driver import Torch
 from tests.live.engine.bench import NOTE, TORCH, Bench
 from tests.live.training import cells
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
-from jupyter_elastic.engines.torch_distributed.driver import Torch
+from jupyter_elastic.engines.torch.driver import Torch
 from jupyter_elastic.jobfiles.displays import Reader
 from jupyter_elastic.jobfiles.job_folder import JobFolder
 from tests.live.engine.bench import NOTE, Bench
@@ -25,9 +25,9 @@ CELL = (
     + """
 import numpy as np, torch
 from jupyter_elastic import training
-from jupyter_elastic.training import exchange
+from jupyter_elastic.training.unequal import exchange
 from jupyter_elastic.training.context import context
-from jupyter_elastic.training.pace import pace
+from jupyter_elastic.training.unequal.pace import pace
 
 os.environ["JUPYTER_ELASTIC_DIR"] = POOL                    # where nothing is remembered of the hosts
 exchange.CHUNK = 2000                                   # several rounds
@@ -118,9 +118,9 @@ FAULTY = (
 import hashlib, signal
 import numpy as np, torch
 from jupyter_elastic import training
-from jupyter_elastic.training import exchange, local_shards
+from jupyter_elastic.training.unequal import exchange, local_shards
 from jupyter_elastic.training.context import context
-from jupyter_elastic.training.pace import pace
+from jupyter_elastic.training.unequal.pace import pace
 
 os.environ["JUPYTER_ELASTIC_DIR"] = POOL                    # where nothing is remembered of the hosts
 exchange.CHUNK = 4000

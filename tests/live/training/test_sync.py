@@ -22,7 +22,7 @@ CELL = (
 import hashlib
 import torch
 from jupyter_elastic import training
-from jupyter_elastic.training import session
+from jupyter_elastic.training import link as session
 
 torch.manual_seed(0)
 model = torch.nn.Linear(WIDTH, WIDTH)

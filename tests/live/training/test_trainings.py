@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from jupyter_elastic.driver.places import Place
+from jupyter_elastic.driver.members import MemberState
 from jupyter_elastic.engines.horovod.driver import Horovod
-from jupyter_elastic.engines.torch_distributed.driver import Torch
+from jupyter_elastic.engines.torch.driver import Torch
 from jupyter_elastic.training.context import context
 from tests.live.engine.bench import NOTE, Bench
 from tests.support.marks import everything
@@ -248,7 +248,7 @@ def test_a_newcomer_that_waits_for_a_training_that_ends_meanwhile_comes_into_the
             await bench.until(lambda: bench.engine.machine.regroups)
             await bench.rescale("h:0", "h:1")
             workers = bench.engine.machine._workers
-            await bench.until(lambda: any(worker.place == Place.RUN for worker in workers.values()))
+            await bench.until(lambda: any(worker.place == MemberState.RUN for worker in workers.values()))
             (bench.folder / "go").touch()
             await at(bench, 1, 2)
             hurry(bench)

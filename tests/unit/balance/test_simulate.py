@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from jupyter_elastic.balance import Host, Instance, solve
+from jupyter_elastic.balance import DataHost, Instance, solve
+from jupyter_elastic.balance.balance_command import main
 from jupyter_elastic.balance.batches import batch_sizes
-from jupyter_elastic.balance.cli import main
 from jupyter_elastic.balance.generate import generate
 from jupyter_elastic.balance.simulate import simulate
 from jupyter_elastic.types.errors import BadRequest
@@ -53,7 +53,7 @@ def test_uneven_steps_make_all_wait_for_the_slowest() -> None:
 
 
 def test_an_endless_epoch_is_refused() -> None:
-    hosts = (Host(name="a", samples=10, speed=0), Host(name="b", samples=0, speed=1))
+    hosts = (DataHost(name="a", samples=10, speed=0), DataHost(name="b", samples=0, speed=1))
     one = Instance(hosts=hosts, bandwidth=((0, 10), (10, 0)), sample_bytes=1, epochs=1)
     emptied = solve(one, "greedy")
     assert simulate(one, emptied).epoch_s == pytest.approx(10.0)
@@ -110,7 +110,7 @@ def test_the_answer_is_json_alone_whatever_a_library_prints(
         os.write(1, b"HighsMipSolverData::transform")
         return solve(*given, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("jupyter_elastic.balance.cli.solve", chatty)
+    monkeypatch.setattr("jupyter_elastic.balance.balance_command.solve", chatty)
     file = tmp_path / "instance.json"
     file.write_bytes(msgspec.json.encode(generate("mild", 4, 0)))
     assert main(["--instance", str(file), "--json", "--overlap", "--simulate"]) == 0

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from jupyter_elastic.balance import SOLVERS, Host, Instance, linear, measure, solve
+from jupyter_elastic.balance import SOLVERS, DataHost, Instance, linear, measure, solve
 from jupyter_elastic.balance.generate import generate
-from jupyter_elastic.balance.plan import When, fits
 from jupyter_elastic.balance.simulate import simulate
+from jupyter_elastic.balance.transfer_plan import When, fits
 from jupyter_elastic.types.errors import BadRequest
 
 pytest.importorskip("scipy")
@@ -27,7 +27,7 @@ def instance(samples: list[int], speeds: list[float], link: float | list[list[fl
     if "pinned" in by_host:
         by_host["pinned"] = [min(pinned, n) for pinned, n in zip(by_host["pinned"], samples, strict=True)]
     hosts = tuple(
-        Host(name=chr(97 + at), samples=n, speed=speed, **{name: values[at] for name, values in by_host.items()})
+        DataHost(name=chr(97 + at), samples=n, speed=speed, **{name: values[at] for name, values in by_host.items()})
         for at, (n, speed) in enumerate(zip(samples, speeds, strict=True))
     )
     links = [[link] * len(hosts)] * len(hosts) if isinstance(link, float) else link

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic.protocol import driver, forkserver
-from jupyter_elastic.protocol.driver import ORDERS, REPORTS
+from jupyter_elastic.protocol import driver_messages, forkserver_messages
+from jupyter_elastic.protocol.driver_messages import ORDERS, REPORTS
 from jupyter_elastic.protocol.framing import HEADER, MAX_FRAME, VERSION, Frames
-from jupyter_elastic.protocol.worker import FROM_WORKER, TO_WORKER, Done, Ready, Start
+from jupyter_elastic.protocol.worker_messages import FROM_WORKER, TO_WORKER, CellDone, Ready, Start
 from jupyter_elastic.types import JobSpec, Launch, ReleaseReported, Stop
 from jupyter_elastic.types.errors import ProtocolError
 
@@ -22,15 +22,29 @@ START = Start(
     restarts=1,
 )  # fmt: skip
 SPEC = JobSpec(name="x", folder="/", python="/p", min_slots=1, max_slots=1)
-LAUNCH = driver.StartDriver("/a", "/r", Launch(job=1, attempt=1, owner="ann", spec=SPEC, generation=1, slots=("a:0",)))
+LAUNCH = driver_messages.StartDriver(
+    "/a", "/r", Launch(job=1, attempt=1, owner="ann", spec=SPEC, generation=1, slots=("a:0",))
+)
 BOUNDARIES = [
     (ORDERS, STOP, REPORTS.encode(RELEASED)),
     (REPORTS, RELEASED, ORDERS.encode(STOP)),
-    (TO_WORKER, START, FROM_WORKER.encode(Done())),
-    (forkserver.REQUESTS, forkserver.Fork((1, 2.0)), forkserver.ANSWERS.encode(forkserver.Cleared())),
-    (forkserver.ANSWERS, forkserver.Exited(1, -9, cleared=True), forkserver.REQUESTS.encode(forkserver.Clear())),
-    (driver.START_DRIVER, LAUNCH, driver.DRIVER_STARTED.encode(driver.DriverStarted(""))),
-    (driver.DRIVER_STARTED, driver.DriverStarted("", held=True), driver.START_DRIVER.encode(LAUNCH)),
+    (TO_WORKER, START, FROM_WORKER.encode(CellDone())),
+    (
+        forkserver_messages.REQUESTS,
+        forkserver_messages.Fork((1, 2.0)),
+        forkserver_messages.ANSWERS.encode(forkserver_messages.Cleared()),
+    ),
+    (
+        forkserver_messages.ANSWERS,
+        forkserver_messages.Exited(1, -9, cleared=True),
+        forkserver_messages.REQUESTS.encode(forkserver_messages.Clear()),
+    ),
+    (driver_messages.START_DRIVER, LAUNCH, driver_messages.DRIVER_STARTED.encode(driver_messages.DriverStarted(""))),
+    (
+        driver_messages.DRIVER_STARTED,
+        driver_messages.DriverStarted("", held=True),
+        driver_messages.START_DRIVER.encode(LAUNCH),
+    ),
     (FROM_WORKER, Ready(point="init", has_state=True, at=1.0), TO_WORKER.encode(START)),
 ]
 each_boundary = pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.agents import Agents
-from jupyter_elastic.scheduler.audit import row
-from jupyter_elastic.scheduler.leases import MARGIN_S
-from jupyter_elastic.scheduler.state_store import StateStore
-from jupyter_elastic.scheduler.transport import Peer, Transport
+from jupyter_elastic.scheduler.journal.audit_query import row
+from jupyter_elastic.scheduler.journal.state_store import StateStore
+from jupyter_elastic.scheduler.net.transport import Peer, Transport
+from jupyter_elastic.scheduler.slots.leases import MARGIN_S
 from jupyter_elastic.types import (
     Cancel,
     Event,
@@ -57,7 +57,7 @@ class Pool(Harness):
         held: set[tuple[int, int]] = set()
         for _ in range(int(seconds)):
             self.now += 1.0
-            self.peer.heard_at = self.now
+            self.peer.received_at = self.now
             held = set(self.agents.renew(self.peer, [(job, 1) for job in range(1, self.core.state.next_job)]))
             self.agents.end_leases()
             self.agents.drop_silent()

@@ -10,14 +10,14 @@ import pytest
 import zmq
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler import hosts
-from jupyter_elastic.scheduler.auth import Guest, Keys, Rights, parse_keys, uid_of, uid_of_peer, user_name
+from jupyter_elastic.scheduler.access.auth import Guest, Keys, Rights, parse_keys, uid_of, uid_of_peer, user_name
+from jupyter_elastic.scheduler.access.shares import INTERACTIVE_S, SESSION_S, Terms
 from jupyter_elastic.scheduler.clock import Clock
 from jupyter_elastic.scheduler.daemon import Daemon
+from jupyter_elastic.scheduler.net.transport import CurveKeys
 from jupyter_elastic.scheduler.settings import Settings
-from jupyter_elastic.scheduler.shares import INTERACTIVE_S, SESSION_S, Terms
-from jupyter_elastic.scheduler.transport import Curve
-from jupyter_elastic.types import JobSpec, RegisterKey
+from jupyter_elastic.scheduler.slots import slot_sources
+from jupyter_elastic.types import AdmitKey, JobSpec
 from jupyter_elastic.types.errors import NotAllowed
 
 
@@ -62,10 +62,10 @@ def test_rights_of_a_shared_pool() -> None:
 
 def test_what_a_guest_may_is_what_the_key_may_whatever_the_name_may() -> None:
     rights = Rights(owner="pool", admins=["ann"])
-    looks, submits, ann, boss = (
+    polls, submits, ann, boss = (
         Guest("bob", ()), Guest("bob", ("submit",)), Guest("ann", ("submit",)), Guest("carl", ("administer",))
     )  # fmt: skip
-    for guest in (looks, submits, ann):
+    for guest in (polls, submits, ann):
         assert not rights.is_admin(guest)
         assert not rights.sees_all(guest)
         with pytest.raises(NotAllowed):
@@ -73,7 +73,7 @@ def test_what_a_guest_may_is_what_the_key_may_whatever_the_name_may() -> None:
         with pytest.raises(NotAllowed):
             rights.change_job(guest, "eve", 1)
     with pytest.raises(NotAllowed, match="no scope custom:jupyter-elastic:submit"):
-        rights.change_job(looks, "bob", 1)
+        rights.change_job(polls, "bob", 1)
     rights.change_job(submits, "bob", 1)
     rights.submit("bob")
     assert rights.is_admin(boss)
@@ -192,14 +192,14 @@ def test_a_registered_key_is_known_no_longer_than_its_term(tmp_path: Path) -> No
     public, secret = zmq.curve_keypair()
     keys = Keys(tmp_path / "keys.txt", required=False)
     settings = Settings(
-        state_dir=tmp_path, socket=tmp_path / "s", source=hosts.source(slots=1), rights=Rights(),
-        tcp="tcp://127.0.0.1:0", curve=Curve(public, secret, keys),
+        state_dir=tmp_path, socket=tmp_path / "s", source=slot_sources.source(slots=1), rights=Rights(),
+        tcp="tcp://127.0.0.1:0", curve=CurveKeys(public, secret, keys),
     )  # fmt: skip
     daemon = Daemon(settings, Clock(lambda: now[0], lambda: now[0]))
     key = zmq.curve_keypair()[0].decode()
 
     def look() -> None:
-        daemon.store.command(RegisterKey(**daemon.store.stamp(), key=key, user="ada", rights=("submit",), term_s=60.0))
+        daemon.store.command(AdmitKey(**daemon.store.stamp(), key=key, user="ada", rights=("submit",), term_s=60.0))
         now[0] += 59.0
         assert keys.caller(key) == Guest("ada", ("submit",))
         now[0] += 2.0

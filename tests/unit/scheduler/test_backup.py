@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from jupyter_elastic.scheduler.backup import ATTEMPTS_AHEAD, JOBS_AHEAD, fence, unknown
 from jupyter_elastic.scheduler.core import Core, State
+from jupyter_elastic.scheduler.journal.backup import ATTEMPTS_AHEAD, JOBS_AHEAD, fence, unknown
 from jupyter_elastic.types import ExitReported, JobRequeued
 from tests.support.harness import Harness, host
 from tests.support.invariants import check

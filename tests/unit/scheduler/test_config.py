@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.scheduler.__main__ import _parser, main
-from jupyter_elastic.scheduler.config import Options, read_options
+from jupyter_elastic.scheduler.config import DaemonOptions, read_options
 
 
 def test_a_key_for_every_option() -> None:
     known = {action.dest for action in _parser()._actions} - {"help", "config"}
-    assert known == set(Options.__struct_fields__)
+    assert known == set(DaemonOptions.__struct_fields__)
 
 
 def test_what_the_command_line_says_wins(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_what_the_command_line_says_wins(tmp_path: Path) -> None:
     assert (options.slots, options.keep_days, options.keep_jobs) == (5, 7.0, 9)
     assert (options.admin, options.socket) == (("ada", "grace"), "/run/elastic/pool.sock")
     assert read_options(str(file), {"admin": ("mary",)}).admin == ("mary",)
-    assert read_options("", vars(_parser().parse_args([]))) == Options()
+    assert read_options("", vars(_parser().parse_args([]))) == DaemonOptions()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jupyter_elastic.scheduler.foreign import Holder, Sighting, judge
+from jupyter_elastic.scheduler.slots.foreign import Holder, Sighting, judge
 from jupyter_elastic.types import GpuProcess, Host, Slot
 
 ADA, BOB = 1000, 1001

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from jupyter_elastic.scheduler import hosts
-from jupyter_elastic.scheduler.hosts import Cpu, Nvml, Static, one_machine, source
+from jupyter_elastic.scheduler.slots import slot_sources
+from jupyter_elastic.scheduler.slots.slot_sources import Cpu, Nvml, Static, one_machine, source
 from jupyter_elastic.types import Host, Slot
 from jupyter_elastic.types.errors import BadRequest, NotFound
 
@@ -17,16 +17,16 @@ NOBODY: frozenset[str] = frozenset()
 
 
 def test_cpu_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(hosts.SLOTS_VARIABLE, raising=False)
+    monkeypatch.delenv(slot_sources.SLOTS_VARIABLE, raising=False)
     (host,) = Cpu().hosts(NOBODY)
-    assert host.name == hosts.host_name()
+    assert host.name == slot_sources.host_name()
     assert ":" not in host.name
     assert len(host.slots) >= 1
-    monkeypatch.setenv(hosts.SLOTS_VARIABLE, "7")
+    monkeypatch.setenv(slot_sources.SLOTS_VARIABLE, "7")
     assert len(source().hosts(NOBODY)[0].slots) == 7
     assert len(source(slots=3).hosts(NOBODY)[0].slots) == 3
     for wrong in ("0", "x", "-1", "99999"):
-        monkeypatch.setenv(hosts.SLOTS_VARIABLE, wrong)
+        monkeypatch.setenv(slot_sources.SLOTS_VARIABLE, wrong)
         with pytest.raises(BadRequest, match="number of slots"):
             source()
 
@@ -62,8 +62,8 @@ def test_slots_for_servers_lie_beside_gpus_alone(tmp_path: Path) -> None:
 def test_gpus_that_were_found_have_a_slot_for_servers_for_each_four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml.__new__(Nvml)
     nvml._nvml, nvml._name = _Driver(), "lab"
-    monkeypatch.setattr(hosts, "_source", lambda choice, slots: nvml)
-    monkeypatch.setattr(hosts.os, "sched_getaffinity", lambda pid: set(range(9)))
+    monkeypatch.setattr(slot_sources, "_source", lambda choice, slots: nvml)
+    monkeypatch.setattr(slot_sources.os, "sched_getaffinity", lambda pid: set(range(9)))
     assert sum(slot.for_servers for slot in source().hosts(NOBODY)[0].slots) == 2
     assert not any(slot.for_servers for slot in source(server_slots=0).hosts(NOBODY)[0].slots)
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.scheduler import journal as module
-from jupyter_elastic.scheduler.journal import Journal
+from jupyter_elastic.scheduler.journal import journal as module
+from jupyter_elastic.scheduler.journal.journal import Journal
 from jupyter_elastic.types import AgentChanged, Event, JobEnded, JobProgressed, JobSpec, JobSubmitted, Progress
 from jupyter_elastic.types.errors import JournalError
 
@@ -242,7 +242,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_journal import event
-from jupyter_elastic.scheduler.journal import Journal
+from jupyter_elastic.scheduler.journal.journal import Journal
 from jupyter_elastic.types.errors import JournalError
 import os, resource
 folder = Path(sys.argv[1])

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic.scheduler.core.agents import objection
+from jupyter_elastic.scheduler.core.agent_succession import objection
 from jupyter_elastic.scheduler.core.react import outstanding
-from jupyter_elastic.scheduler.leases import MARGIN_S, Leases
+from jupyter_elastic.scheduler.slots.leases import MARGIN_S, Leases
 from jupyter_elastic.types import (
-    AgentPlace,
+    AgentOrigin,
     AgentReported,
     Cancel,
     DrainSlots,
@@ -129,9 +129,9 @@ def test_a_cancelled_job_is_over_with_its_lease() -> None:
 
 def test_an_agent_elsewhere_waits_for_the_term_of_the_first_and_no_longer() -> None:
     pool = Pool()
-    pool.step(AgentReported, connected=True, place=AgentPlace(place="here", description="host lab"))
+    pool.step(AgentReported, connected=True, place=AgentOrigin(place="here", description="host lab"))
     pool.step(AgentReported, connected=False)
-    elsewhere = AgentPlace(place="another container")
+    elsewhere = AgentOrigin(place="another container")
     refusal = objection(pool.core.state, "ann", elsewhere, alone=False, take_over=False)
     assert "only it can see what runs of job 1" in refusal
     pool.end()

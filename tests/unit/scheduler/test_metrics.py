@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from jupyter_elastic.hub.metrics import address, text
+from jupyter_elastic.hub.prometheus import address, text
 from jupyter_elastic.protocol.wire import MetricFamily, Metrics
 from jupyter_elastic.scheduler import metrics
 from jupyter_elastic.scheduler.core import Core
@@ -34,7 +34,7 @@ def families(core: Core, now: float, counted: metrics.Counted | None = None) -> 
     quiet = metrics.Histogram(metrics.SHORT_S)
     sources = metrics.Sources(
         counted=counted or metrics.Counted(), plans=quiet, commits=quiet, lag=quiet, started_at=0.0,
-        journal_bytes=1, writable=True, connections=2, most_connections=3, agents=1,
+        journal_bytes=1, writable=True, connections=2, max_connections=3, agents=1,
     )  # fmt: skip
     return metrics.families(core.state, now, sources)
 
@@ -172,7 +172,7 @@ def test_where_it_listens_is_an_address_and_a_port(given: str) -> None:
 
 @pytest.mark.parametrize("why", ["agent", "session", "host"])
 def test_the_oldest_of_the_queue_waits_for_slots_and_for_nothing_of_its_owners(why: str) -> None:
-    far = host("far", 4, reach="ssh://far", local_users=True)
+    far = host("far", 4, url="ssh://far", local_users=True)
     pool = Harness(host("a", 2), far)
     for user in ("ann", "bob"):
         pool.step(AgentReported, by=user, connected=True)

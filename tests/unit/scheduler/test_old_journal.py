@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.scheduler.journal import Journal
-from jupyter_elastic.scheduler.restore import restore
+from jupyter_elastic.scheduler.journal.journal import Journal
+from jupyter_elastic.scheduler.journal.restore import restore
 from jupyter_elastic.types import AgentChanged, Event, PlanRejected, WorkerReplaced
 from tests.support.invariants import check
 

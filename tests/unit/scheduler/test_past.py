@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.scheduler import past
 from jupyter_elastic.scheduler.core import Core
-from jupyter_elastic.scheduler.journal import Journal
-from jupyter_elastic.scheduler.past import PastBook
+from jupyter_elastic.scheduler.journal import history_query
+from jupyter_elastic.scheduler.journal.history_query import HistoryQuery
+from jupyter_elastic.scheduler.journal.journal import Journal
 from jupyter_elastic.types import (
     AnyEventData,
     Event,
@@ -49,19 +49,19 @@ def story() -> list[Event]:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> tuple[PastBook, Core]:
+def book(tmp_path: Path) -> tuple[HistoryQuery, Core]:
     core, journal = Core(), Journal(tmp_path / "journal")
     journal.append(story())
     for event in story():
         core.fold(event)
-    return PastBook(journal), core
+    return HistoryQuery(journal), core
 
 
-def asked(book: tuple[PastBook, Core], since: float, after: int = 0) -> tuple[list[Event], bool]:
+def asked(book: tuple[HistoryQuery, Core], since: float, after: int = 0) -> tuple[list[Event], bool]:
     return asyncio.run(book[0].events(book[1].state, since, after))
 
 
-def test_what_was_there_comes_with_its_beginning_and_without_its_progress(book: tuple[PastBook, Core]) -> None:
+def test_what_was_there_comes_with_its_beginning_and_without_its_progress(book: tuple[HistoryQuery, Core]) -> None:
     found, more = asked(book, 450.0)
     assert not more
     assert [(event.at, type(event.data).__name__) for event in found[:2]] == [
@@ -72,17 +72,17 @@ def test_what_was_there_comes_with_its_beginning_and_without_its_progress(book: 
     assert not any(isinstance(event.data, JobProgressed) for event in found)
 
 
-def test_it_begins_at_the_time_where_nothing_was_there(book: tuple[PastBook, Core]) -> None:
+def test_it_begins_at_the_time_where_nothing_was_there(book: tuple[HistoryQuery, Core]) -> None:
     del book[1].state.jobs[1]  # as if forgotten
     assert [event.at for event in asked(book, 450.0)[0]] == [500.0, 500.0, 505.0, 505.0]
     assert asked(book, 1e6) == ([], False)
 
 
 def test_a_long_past_comes_in_pages_and_nothing_twice(
-    book: tuple[PastBook, Core], monkeypatch: pytest.MonkeyPatch
+    book: tuple[HistoryQuery, Core], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, _ = asked(book, 0.0)
-    monkeypatch.setattr(past, "PAGE", 5)
+    monkeypatch.setattr(history_query, "PAGE", 5)
     pages, after, more = [], 0, True
     while more:
         page, more = asked(book, 0.0, after)
@@ -92,6 +92,6 @@ def test_a_long_past_comes_in_pages_and_nothing_twice(
     assert pages == whole
 
 
-def test_the_text_of_a_policy_is_not_sent(book: tuple[PastBook, Core]) -> None:
+def test_the_text_of_a_policy_is_not_sent(book: tuple[HistoryQuery, Core]) -> None:
     (used,) = (event.data for event in asked(book, 0.0)[0] if isinstance(event.data, PolicyUsed))
     assert (used.name, used.source) == ("own", "")

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from jupyter_elastic.scheduler.policy_runner import ask
+from jupyter_elastic.scheduler.planning.policy_runner import ask
 from jupyter_elastic.types import Plan, View
 
 

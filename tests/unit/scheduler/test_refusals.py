@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jupyter_elastic.scheduler.refusals import KINDS, USERS, Refusals
+from jupyter_elastic.scheduler.journal.refusals import KINDS, USERS, Refusals
 
 
 def flood(refusals: Refusals, seconds: int, *, users: int = 1, kinds: int = 1, a_second: int = 20) -> list[int]:

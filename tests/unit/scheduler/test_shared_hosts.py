@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic.platform import shared_hosts
+from jupyter_elastic.hostfiles import shared_hosts
 from jupyter_elastic.platform.endpoints import CONFIG_VARIABLE
 from jupyter_elastic.protocol.wire import FailedHost
-from jupyter_elastic.scheduler.hosts import Cpu, kept_from, shared_pool
+from jupyter_elastic.scheduler.slots.slot_sources import Cpu, kept_from, shared_pool
 from jupyter_elastic.types.errors import BadRequest
 
 
@@ -37,8 +37,8 @@ def test_they_are_hosts_of_the_pool_for_users_of_its_machine(file: Path) -> None
     assert len(shared_pool(Cpu(2), frozenset())) == 1
     write(file, LAB2)
     here, lab2 = shared_pool(Cpu(2), frozenset())
-    assert (here.local_users, here.reach) == (False, "")
-    assert (lab2.name, lab2.kind, lab2.local_users, lab2.reach) == ("lab2", "gpu", True, "ssh://lab2:2222")
+    assert (here.local_users, here.url) == (False, "")
+    assert (lab2.name, lab2.kind, lab2.local_users, lab2.url) == ("lab2", "gpu", True, "ssh://lab2:2222")
     assert [slot.device for slot in lab2.slots if not slot.for_servers] == ["GPU-a", "GPU-b"]
 
 
@@ -54,10 +54,10 @@ def test_a_host_is_kept_from_whom_it_failed_until_it_is_tried_again(file: Path) 
 
 
 @pytest.mark.parametrize(
-    "reach", ["ssh://root@lab2", "ray://lab2:6379/1", "slurm://7/lab2", "kubectl://a/b", "ssh -oProxyCommand=x"]
+    "url", ["ssh://root@lab2", "ray://lab2:6379/1", "slurm://7/lab2", "kubectl://a/b", "ssh -oProxyCommand=x"]
 )
-def test_a_way_by_which_all_would_be_one_user_is_refused(file: Path, reach: str) -> None:
-    write(file, LAB2 | {"reach": reach})
+def test_a_way_by_which_all_would_be_one_user_is_refused(file: Path, url: str) -> None:
+    write(file, LAB2 | {"reach": url})
     with pytest.raises(BadRequest, match="everybody comes as themselves"):
         shared_hosts.read()
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.scheduler.core import Most
-from jupyter_elastic.scheduler.shares import GroupShare, Shares, SharesFile, read_shares
+from jupyter_elastic.scheduler.access.shares import GroupShare, Shares, SharesFile, read_shares
+from jupyter_elastic.scheduler.core import Caps
 from jupyter_elastic.types.errors import BadRequest
 
 
@@ -104,7 +104,7 @@ def test_a_changed_file_counts_once_it_is_right(tmp_path: Path, caplog: pytest.L
     path.write_text("[users.ada]\nmax_slots = 2\n[groups.lab]\nmax_slots = 5\n[default]\nmax_slots = 1\n")
     file = SharesFile(path)
     assert not file.changed()
-    assert file.shares.most == Most({"ada": 2}, {"lab": 5}, 1)
+    assert file.shares.most == Caps({"ada": 2}, {"lab": 5}, 1)
     path.write_text("[users.ada]\nmax_slots = 0\n")
     assert [file.changed() for _ in range(3)] == [False, False, False]
     assert [">= 1" in record.getMessage() for record in caplog.records] == [True], "said once"

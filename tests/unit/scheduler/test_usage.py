@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.journal import Journal
-from jupyter_elastic.scheduler.restore import restore, save_snapshot
-from jupyter_elastic.scheduler.usage import Usage, UsageBook
+from jupyter_elastic.scheduler.journal.journal import Journal
+from jupyter_elastic.scheduler.journal.restore import restore, save_snapshot
+from jupyter_elastic.scheduler.journal.usage_query import Usage, UsageQuery
 from jupyter_elastic.types import (
     Event,
     HostsChanged,
@@ -149,13 +149,13 @@ def a_day(seed: int, steps: int) -> list[Event]:
     return [named(event) for event in world.events]
 
 
-def rows(book: UsageBook, now: float, since: float = 0.0) -> dict[Row, Figures]:
+def rows(book: UsageQuery, now: float, since: float = 0.0) -> dict[Row, Figures]:
     found = asyncio.run(_rows(book, now, since))
     assert len(found) == len({row[:3] for row in found})
     return {(day, user, group): figures for day, user, group, figures in found if max(figures) > 0.01}
 
 
-async def _rows(book: UsageBook, now: float, since: float) -> list[tuple[str, str, str, Figures]]:
+async def _rows(book: UsageQuery, now: float, since: float) -> list[tuple[str, str, str, Figures]]:
     return [
         (row.day, row.user, row.group, (row.slot_s, row.borrowed_s, row.lent_s)) for row in await book.rows(since, now)
     ]
@@ -173,7 +173,7 @@ def test_over_a_day_it_equals_an_independent_fold_to_the_second_also_after_a_res
         assert {"JobRequeued", "StopRequested", "JobResized", "HostsChanged", "SharesChanged", "JobEnded"} <= kinds
         assert sum(figures[1] for figures in expected.values()) > 3600, "nothing was borrowed"
     journal = Journal(tmp_path / "journal")
-    book = UsageBook(journal)
+    book = UsageQuery(journal)
     for first in range(0, len(events), 500):
         journal.append(events[first : first + 500])
         rows(book, events[min(first + 500, len(events)) - 1].at + 1e5)  # what is asked meanwhile changes nothing
@@ -193,7 +193,7 @@ def test_over_a_day_it_equals_an_independent_fold_to_the_second_also_after_a_res
     again = Journal(tmp_path / "journal")
     core, read = restore(again)
     assert (read, core.state.seq) == (0, len(events)), "it begins with the snapshot"
-    same(rows(UsageBook(again), now))
+    same(rows(UsageQuery(again), now))
     again.close()
 
 

@@ -14,11 +14,11 @@ import msgspec
 import pytest
 from msgspec import Struct, UnsetType
 
-from jupyter_elastic.scheduler.auth import Rights
-from jupyter_elastic.scheduler.visibility import Visibility
+from jupyter_elastic.scheduler.access.auth import Rights
+from jupyter_elastic.scheduler.access.visibility import Visibility
 from jupyter_elastic.types import AnyEventData, Event, Host, HostsChanged, JobInfo, JobSubmitted, JobView, View
-from tests.unit.policies.pool import job as job_view
-from tests.unit.policies.pool import linear, view
+from tests.unit.scheduler.policies.pool import job as job_view
+from tests.unit.scheduler.policies.pool import linear, view
 
 RIGHTS = Rights(owner="pool", admins=["ada"])
 EVENTS = get_args(AnyEventData)

@@ -17,10 +17,10 @@ from msgspec import Struct
 
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import requests
-from jupyter_elastic.scheduler.auth import Rights
-from jupyter_elastic.scheduler.state_store import Context
-from jupyter_elastic.scheduler.transport import Peer
-from jupyter_elastic.scheduler.visibility import Visibility
+from jupyter_elastic.scheduler.access.auth import Rights
+from jupyter_elastic.scheduler.access.visibility import Visibility
+from jupyter_elastic.scheduler.journal.state_store import Context
+from jupyter_elastic.scheduler.net.transport import Peer
 from jupyter_elastic.types import (
     AnyEventData,
     Cancel,
@@ -56,7 +56,7 @@ SEEN = {
     "JobEnded": set(),
     "JobsForgotten": set(),
     "HostsChanged": {
-        "hosts.name", "hosts.labels", "hosts.reach", "hosts.slots.device", "hosts.slots.out",
+        "hosts.name", "hosts.labels", "hosts.url", "hosts.slots.device", "hosts.slots.out",
         "hosts.slots.processes.user", "hosts.slots.processes.name",
     },
     "DrainsChanged": {"target", *DRAINED},
@@ -73,7 +73,7 @@ ANSWERS = {
     "Welcome": {"package", "pool", "policy"},
     "Hosts": {
         "slots.slot", "slots.owner", "slots.device", "slots.reason", "slots.foreign.user", "slots.foreign.name",
-        "slots.drained", "kind", *DRAINED, "others.name", "others.reach",
+        "slots.drained", "kind", *DRAINED, "others.name", "others.url",
     },
     "Policies": {"policies.name", "policies.summary", "policies.options", "policies.schema"},
     "PoolView": {"policy", "options"},
@@ -147,7 +147,7 @@ def test_every_text_of_every_answer_is_on_the_list() -> None:
 # --- a pool in which everything private was said ----------------------------------------------------------------------
 
 SECRET = "s3cret"
-SSH = f"no hand answers on host h1: bob@10.91.7.11 ({SECRET}): Permission denied (publickey)."
+SSH = f"no host agent answers on host h1: bob@10.91.7.11 ({SECRET}): Permission denied (publickey)."
 PRIVATE = {
     "folder": f"/home/bob/{SECRET}", "python": f"/home/bob/{SECRET}/python", "notebook": f"{SECRET}.ipynb",
     "cell": SECRET, "engine": f"engine-{SECRET}", "engine_reason": SECRET,
@@ -159,7 +159,7 @@ class Pool(Harness):
 
     def __init__(self) -> None:
         self.near = host("lab", 2)
-        self.far = host("h1", 2, reach="ssh://h1", local_users=True, labels={SECRET: "yes"})
+        self.far = host("h1", 2, url="ssh://h1", local_users=True, labels={SECRET: "yes"})
         super().__init__(self.near, msgspec.structs.replace(self.far, labels={}))
 
     def submits(self, least: int, most: int, **spec: Any) -> int:

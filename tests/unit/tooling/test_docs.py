@@ -182,7 +182,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     api = (tmp_path / "api" / "training.html").read_text()
     parts = (training, training.keras, training.torch)
     public = {name for part in parts for name in part.__all__} - {"session"}
-    assert public - set(re.findall(r'<h3 id="jupyter_elastic\.training\.(?:\w+\.)?(\w+)"', api)) == set()
+    assert public - set(re.findall(r'<h3 id="jupyter_elastic\.training\.(?:\w+\.)*(\w+)"', api)) == set()
     assert "/elastic/api/health" in (tmp_path / "rest.html").read_text()
 
 

@@ -12,10 +12,10 @@ import pytest
 import jupyter_elastic
 from jupyter_elastic.client import job_model
 from jupyter_elastic.jobfiles import usage
-from jupyter_elastic.widgets import earlier, pool_screen, timeline_page, timeline_screen
+from jupyter_elastic.views import earlier_runs, pool_screen, timeline_page, timeline_screen
 
-MODULES = [pool_screen, timeline_screen, job_model, usage, earlier]
-SOURCE = Path(pool_screen.__file__).parent / "frontend" / "src" / "screens.ts"
+MODULES = [pool_screen, timeline_screen, job_model, usage, earlier_runs]
+SOURCE = Path(pool_screen.__file__).parents[1] / "widgets" / "frontend" / "src" / "screens.ts"
 
 
 def interfaces() -> dict[str, set[str]]:
@@ -30,7 +30,7 @@ def structs(module: ModuleType) -> dict[str, set[str]]:
         if isinstance(kind, type) and kind.__module__ == module.__name__
     }
     return {
-        name: set(kind.__struct_fields__)
+        name: set(kind.__struct_encode_fields__)
         for name, kind in kinds.items()
         if issubclass(kind, msgspec.Struct) and not name.startswith("_")
     }

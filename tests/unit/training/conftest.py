@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_elastic.training import session
+from jupyter_elastic.training import link
 from jupyter_elastic.training.context import TrainingContext, context
 from jupyter_elastic.training.group import PeerLost, SingleProcess
 
@@ -82,7 +82,7 @@ class OneGroups:
 @pytest.fixture
 def memory(monkeypatch):
     made = MemorySession()
-    monkeypatch.setattr(session, "current", made)
+    monkeypatch.setattr(link, "current", made)
     monkeypatch.setenv("WORLD_SIZE", "1")
     return made
 

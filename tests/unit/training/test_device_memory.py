@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic.training.device_memory import TensorParking
+from jupyter_elastic.training.frameworks.device_memory import TensorParking
 from jupyter_elastic.types.errors import EngineError
-from jupyter_elastic.worker.device_parking import DeviceParking, Way
+from jupyter_elastic.worker.device_parking import DeviceParking, ParkingStrategy
 from tests.support.played_device import Played
 
 torch = pytest.importorskip("torch")
@@ -72,7 +72,7 @@ def test_what_can_not_be_found_stays_and_is_counted(device: Played) -> None:
     del held
 
 
-class _Way(Way):
+class _Way(ParkingStrategy):
     """One that does what its test says."""
 
     name = "played"
@@ -96,7 +96,7 @@ class _Way(Way):
         self.parked = False
 
 
-def parking(*ways: Way) -> DeviceParking:
+def parking(*ways: ParkingStrategy) -> DeviceParking:
     found = DeviceParking()
     found._ways = list(ways)
     return found

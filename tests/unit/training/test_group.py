@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from jupyter_elastic.training import membership, session
+from jupyter_elastic.training import link, ranks
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import PeerLost, SingleProcess, translated
 from tests.support.marks import everything
@@ -40,28 +40,28 @@ def test_a_lost_member_is_told_from_the_cells_own_errors(error, failure):
 
 
 def test_what_succeeds_is_handed_on():
-    assert membership.translated(lambda: 3) == 3
+    assert ranks.translated(lambda: 3) == 3
 
 
 def test_outside_of_a_job_everybody_is_alone(monkeypatch):
     for name in ("HOROVOD_SIZE", "HOROVOD_RANK"):
         monkeypatch.delenv(name, raising=False)
-    assert isinstance(membership.choose("torch"), SingleProcess)
-    assert membership.members() == (0, 1)
+    assert isinstance(ranks.choose("torch"), SingleProcess)
+    assert ranks.members() == (0, 1)
 
 
 def test_before_the_rendezvous_of_a_job_the_environment_tells(memory, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
-    assert membership.members() == (1, 3)
+    assert ranks.members() == (1, 3)
     memory.groups = None
-    assert membership.members() == (0, 1)
-    assert membership.in_job() == (1, 3)
+    assert ranks.members() == (0, 1)
+    assert ranks.in_job() == (1, 3)
 
 
 def test_a_job_gives_the_group_of_its_engine(memory):
-    assert membership.choose(None).elastic
-    assert session.current is memory
+    assert ranks.choose(None).elastic
+    assert link.current is memory
     assert context.group is None
 
 
@@ -69,8 +69,8 @@ def test_a_job_gives_the_group_of_its_engine(memory):
 def test_what_another_launcher_started_has_horovods_group_and_a_cells_own_group_is_found(framework):
     pytest.importorskip(f"horovod.{framework}", reason=f"Horovod is built without {framework}, or not at all")
     code = (
-        f"import numpy as np, horovod.{framework} as hvd; from jupyter_elastic.training import membership;"
-        f"hvd.init(); found = membership.formed(); assert found is membership.choose({framework!r});"
+        f"import numpy as np, horovod.{framework} as hvd; from jupyter_elastic.training import ranks;"
+        f"hvd.init(); found = ranks.formed(); assert found is ranks.choose({framework!r});"
         "print(found.rank(), found.size(), found.total(np.array([2.0])), found.broadcast(b'x'))"
     )
     done = subprocess.run(

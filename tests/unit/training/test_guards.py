@@ -12,7 +12,7 @@ pytest.importorskip("horovod.tensorflow", reason="Horovod is built without Tenso
 
 CODE = """
 import os
-from jupyter_elastic.training import guards
+from jupyter_elastic.training.frameworks import keras_guards as guards
 from jupyter_elastic.engines.horovod import keras
 from jupyter_elastic.types.errors import EngineError
 if os.environ.get("BEFORE"):
@@ -29,7 +29,7 @@ for hvd in (horovod.tensorflow.keras, horovod.keras):
         except EngineError as refusal:
             print("refused:", refusal)
         else:
-            from jupyter_elastic.training import keras_fit
+            from jupyter_elastic.training.frameworks import keras_fit
             print("the same" if made is plain else "its own", keras_fit.averages(made))
 """
 

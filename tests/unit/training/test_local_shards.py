@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from jupyter_elastic import training
-from jupyter_elastic.training import exchange, local_shards
-from jupyter_elastic.training.exchange import pairings, planned, rebalance, transfer
 from jupyter_elastic.training.group import PeerLost
-from jupyter_elastic.training.local_shards import LocalShard, agree, shares
+from jupyter_elastic.training.unequal import exchange, local_shards
+from jupyter_elastic.training.unequal.exchange import pairings, planned, rebalance, transfer
+from jupyter_elastic.training.unequal.local_shards import LocalShard, agree, shares
 from jupyter_elastic.types import BALANCE
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
@@ -205,14 +205,14 @@ def test_a_change_of_the_group_ends_a_transfer_between_two_chunks(monkeypatch):
 
 
 def test_a_sample_larger_than_a_message_is_refused_with_the_way_out(monkeypatch):
-    monkeypatch.setattr(local_shards, "MOST_BYTES", 1000)
+    monkeypatch.setattr(local_shards, "MAX_BYTES", 1000)
     (shard,) = [LocalShard(np.zeros((2, 1000)), "auto", origin="a")]
     with pytest.raises(BadRequest, match=r"Sample 0 of a\..*paths of files"):
         shard.pack(shard.movable())
 
 
 def test_samples_of_very_different_sizes_go_in_as_many_messages_as_they_need(monkeypatch):
-    monkeypatch.setattr(local_shards, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(local_shards, "MAX_BYTES", 20_000)
     content = [np.full(8000 if 10 <= number < 14 else 1, number, dtype=np.uint8) for number in range(40)]
     shards = [LocalShard(content, "auto", origin="a"), LocalShard(content[:0], "auto", origin="b")]
     found = together(shards, lambda shard, group: transfer(shard, group, {(0, 1): 38}, 150, never))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jupyter_elastic import training
-from jupyter_elastic.training import session
+from jupyter_elastic.training import link
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import SingleProcess
 from jupyter_elastic.training.run import uses_batches, warm_up_step  # uses_batches
@@ -185,7 +185,7 @@ def test_importing_training_imports_no_framework():
 
 
 def test_session_is_none_outside_of_a_job():
-    assert session.current is None
+    assert link.current is None
 
 
 def test_a_small_last_batch_is_left_out_and_holds_others_in_each_epoch():

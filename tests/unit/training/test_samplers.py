@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 CELL = """
 import pickle, sys
-from jupyter_elastic.training import samplers
+from jupyter_elastic.training.frameworks import samplers
 samplers.install()
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler

@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 from jupyter_elastic.jobfiles.commits import Commits
-from jupyter_elastic.training import State, batches, session, wrap
+from jupyter_elastic.training import State, batches, link, wrap
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import SingleProcess
 from jupyter_elastic.training.run import run
@@ -70,7 +70,7 @@ class JobSession(MemorySession):
 def job(tmp_path, monkeypatch):
     (tmp_path / "job").mkdir()
     made = JobSession(tmp_path / "job")
-    monkeypatch.setattr(session, "current", made)
+    monkeypatch.setattr(link, "current", made)
     monkeypatch.setenv("WORLD_SIZE", "1")
     yield made
     made.commits.drop_from_memory()
@@ -251,7 +251,7 @@ def test_an_engine_that_forms_another_group(memory, monkeypatch):
 
 
 def test_no_group(monkeypatch):
-    monkeypatch.setattr(session, "current", None)
+    monkeypatch.setattr(link, "current", None)
     with pytest.raises(BadRequest, match="here is no group"):
         nothing(State(factory=make))
 
@@ -290,7 +290,7 @@ def test_pieces_of_a_batch_on_one_worker(job):
 
 
 def test_on_several_hosts_it_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    from jupyter_elastic.training.sharded import Factory
+    from jupyter_elastic.training.frameworks.sharded import Factory
 
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")

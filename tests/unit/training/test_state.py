@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jupyter_elastic import training
-from jupyter_elastic.training import session
+from jupyter_elastic.training import link
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import MembershipChanged, PeerLost
 from jupyter_elastic.training.report import report, reporter
@@ -116,10 +116,10 @@ def train(state, epochs, *, samples=10, batch_size=4, at=None, seen=None):
 def whole_run(epochs):
     """What an undisturbed training sees, alone and without a session."""
     seen, group, context.group = [], context.group, None
-    current, session.current = session.current, None
+    current, link.current = link.current, None
     context.state = state = State(ended=[])
     train(state, epochs, seen=seen)
-    context.group, session.current = group, current
+    context.group, link.current = group, current
     assert state.step == 3 * epochs
     assert state.samples == 10 * epochs
     return seen

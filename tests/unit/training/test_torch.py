@@ -6,9 +6,9 @@ torch = pytest.importorskip("torch")
 
 from jupyter_elastic import training
 from jupyter_elastic.training.context import context
+from jupyter_elastic.training.frameworks.torch import pack, unpack
 from jupyter_elastic.training.group import SingleProcess
 from jupyter_elastic.training.state import State
-from jupyter_elastic.training.torch import pack, unpack
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 X = torch.randn(50, 4, generator=torch.Generator().manual_seed(1))

@@ -242,7 +242,7 @@ def test_kept_trainings_have_a_limit_and_go_with_the_job(tmp_path, monkeypatch):
     commits.release(keep=True)
     assert bytes(commits.training(1)) == b"one!"
     commits.write_training(2, b"two")
-    monkeypatch.setattr("jupyter_elastic.jobfiles.commits.MOST_KEPT", 10)
+    monkeypatch.setattr("jupyter_elastic.jobfiles.commits.MAX_KEPT", 10)
     with pytest.raises(OSError, match="with the ones before"):
         commits.write_training(3, b"much")
     commits.release(keep=False)

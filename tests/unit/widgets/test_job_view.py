@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from jupyter_elastic.types import Event, HoldEnded, JobInfo, JobSpec
-from jupyter_elastic.widgets.follower import FollowedJob, PoolFollower
-from jupyter_elastic.widgets.job import JobWidget
-from jupyter_elastic.widgets.page import job_page, kept_page
-from jupyter_elastic.widgets.updater import LOOK_S, PUSH_S, TICK_S, draw_hold, draw_job
+from jupyter_elastic.views.follower import FollowedJob, PoolFollower
+from jupyter_elastic.views.job_page import job_page, kept_page
+from jupyter_elastic.views.updater import POLL_S, PUSH_S, TICK_S, draw_hold, draw_job
+from jupyter_elastic.widgets.job_widget import JobWidget
 from tests.support.virtual_time import run
 
 
@@ -143,8 +143,8 @@ def test_a_rank_s_first_line_is_shown_at_once_and_those_after_it_at_the_calm_pac
     run(play())
     for rank, at in printed.items():
         first = next(when for when, lines in job.drawn if str(rank) in lines)
-        assert 0 <= first - at <= 2 * LOOK_S
-    calm = [when for when, _ in job.drawn if when > printed[1] + 2 * LOOK_S][:-1]
+        assert 0 <= first - at <= 2 * POLL_S
+    calm = [when for when, _ in job.drawn if when > printed[1] + 2 * POLL_S][:-1]
     assert len(calm) >= 5
     assert all(PUSH_S - 1e-6 <= later - earlier <= PUSH_S + 0.02 for earlier, later in pairwise(calm))
     assert job.drawn[-1][1] == {"0": 101, "1": 1}

@@ -3,7 +3,7 @@ import { render } from 'preact';
 import { ask } from './ask';
 import { Comm, type Model } from './comm';
 import { findHome, NOT_OURS, Refused, Server } from './server';
-import type { Run, Series } from './screens';
+import type { EarlierRun, Series } from './screens';
 import { JobView, type JobPage } from './view/JobView';
 
 /** Out of sight for so long it sleeps: a view that comes and goes while the page is set up does not. */
@@ -64,7 +64,7 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
       background: model.get('waits') ? () => reach(s => s.background(job), { type: 'background' }) : undefined,
       script: rest?.actions(job).script,
       link: (rank: number) => rest?.output(job, rank) ?? null,
-      earlier: { runs: () => comm.ask<Run[]>({ type: 'earlier' }), metrics: (job: number) => comm.ask<Series[]>({ type: 'metrics', job }) }
+      earlier: { runs: () => comm.ask<EarlierRun[]>({ type: 'earlier' }), metrics: (job: number) => comm.ask<Series[]>({ type: 'metrics', job }) }
     };
     render(<JobView page={problem ? { ...page, notice: problem } : page} actions={actions} ask={ask} />, el);
   };

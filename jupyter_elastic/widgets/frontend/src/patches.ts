@@ -1,4 +1,4 @@
-// Applies what widgets/patches.py makes. What stays is the same object as before, so that nothing of it is drawn anew.
+// Applies what views/patches.py makes. What stays is the same object as before, so that nothing of it is drawn anew.
 
 export type Patch = { v: unknown } | { k: Record<string, Patch> } | { l: [drop: number, keep: number, rest: unknown[]] };
 

@@ -1,4 +1,4 @@
-// The same structs as in widgets/pool_screen.py, widgets/earlier.py, widgets/timeline_screen.py, client/job_model.py and jobfiles/usage.py; tests/unit/tooling/test_screens_ts.py holds them together.
+// The same structs as in views/pool_screen.py, views/earlier_runs.py, views/timeline_screen.py, client/job_model.py and jobfiles/usage.py; tests/unit/tooling/test_screens_ts.py holds them together.
 
 export interface SlotBox {
   slot: string;
@@ -121,7 +121,7 @@ export interface PoolStatus {
   ended: EndedRow[];
 }
 
-export interface Run {
+export interface EarlierRun {
   job: number;
   phase: string;
   submitted_at: number;

@@ -1,7 +1,7 @@
 // The server extension, as the page asks it: REST with Jupyter's own cookies, and one socket that heals itself.
 import type { Forecast, PickerActions, Policies } from './actions';
 import { patched, type Patch } from './patches';
-import type { PoolScreen, PoolStatus, Run, Series, TimelineLook, TimelineScreen } from './screens';
+import type { PoolScreen, PoolStatus, EarlierRun, Series, TimelineLook, TimelineScreen } from './screens';
 import { older, VERSION } from './version';
 import type { JobActions, JobPage } from './view/JobView';
 
@@ -103,7 +103,7 @@ export class Server {
   resize = (job: number, min_slots: number, max_slots: number) => this.ask<void>('PATCH', `jobs/${job}`, { min_slots, max_slots });
   background = (job: number) => this.ask<void>('POST', `jobs/${job}/background`);
   script = (job: number) => this.ask<{ script: string; header: string }>('GET', `jobs/${job}/script`);
-  earlier = (job: number) => this.ask<Run[]>('GET', `jobs/${job}/earlier`);
+  earlier = (job: number) => this.ask<EarlierRun[]>('GET', `jobs/${job}/earlier`);
   metrics = (job: number) => this.ask<Series[]>('GET', `jobs/${job}/metrics`);
   kept = (job: number) => this.ask<Kept>('GET', `jobs/${job}/kept`);
   output = (job: number, rank: number) => this.url(`jobs/${job}/outputs/${rank}/stdout`);

@@ -1,7 +1,7 @@
 // The timeline's arithmetic: where a row and a time lie, which ticks an axis has, which colour a job has.
 import type { Bar, TimelineHost, TimelineLook } from './screens';
 
-/** Of jobs by their number, of users by their place; the same as in widgets/timeline_page.py. A number or a name always stands beside a colour. */
+/** Of jobs by their number, of users by their place; the same as in views/timeline_page.py. A number or a name always stands beside a colour. */
 export const PALETTE = ['#1f6fb2', '#7d6000', '#8a4f9e', '#00795f', '#b8336a', '#56666f', '#b84a00', '#2f7d1f'];
 export const SEVERAL = '#6b6b6b';
 

@@ -1,21 +1,21 @@
 // Plots of a job: its metrics with what one can do to them, and what its workers use.
 import { useState } from 'preact/hooks';
 import { clock, day, download } from '../format';
-import type { JobScreen, Run, Series } from '../screens';
+import type { JobScreen, EarlierRun, Series } from '../screens';
 import { csv, groups, places, TOGETHER, type Axis } from './metrics';
 import { Plot, type Compared, type Shown } from './Plot';
 import { Problem, useRequests } from './requests';
 
 /** How earlier runs of the same name are asked for. */
 export interface Earlier {
-  runs(): Promise<Run[]>;
+  runs(): Promise<EarlierRun[]>;
   metrics(job: number): Promise<Series[]>;
 }
 
 /** Earlier runs of this name, to be drawn beside this one; they are asked for when somebody looks for them. */
 function EarlierRuns(props: { actions: Earlier; compared: Compared[]; change: (compared: Compared[]) => void }) {
   const { actions, compared, change } = props;
-  const [runs, setRuns] = useState<Run[] | null>(null);
+  const [runs, setRuns] = useState<EarlierRun[] | null>(null);
   const requests = useRequests();
   const open = async (event: Event) => {
     if ((event.currentTarget as HTMLDetailsElement).open) await requests.run('runs', async () => setRuns(await actions.runs()));

@@ -1,0 +1,179 @@
+"""Implements an administrator's commands: keep slots, hosts or the whole pool from new work."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from jupyter_elastic.cli.commands import Command, Connect, print_json, table
+from jupyter_elastic.client import Client
+from jupyter_elastic.client.open_requests import expect
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.types import Drain
+from jupyter_elastic.types.errors import BadRequest
+from jupyter_elastic.types.texts import visible
+
+MAINTENANCE_GRACE_S = 300.0
+_SLOTS = (
+    "all slots of a host, or one; for `add` and `remove`: `slurm:[NUMBER]`, all nodes of an allocation of Slurm's, or "
+    "`slurm:auto`"
+)
+
+
+def _host(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    if given.action != "list" and not given.slots:
+        raise BadRequest(f"name a host: jupyter elastic host {given.action} HOST")
+    if given.action in {"add", "remove"} and given.slots.startswith("ssh://") and not given.url:
+        name = given.slots.removeprefix("ssh://").rpartition("@")[2].partition(":")[0].rstrip("/")
+        given.url, given.slots = given.slots, name
+    if given.file:
+        if given.action not in {"add", "remove"}:
+            raise BadRequest(f"--file is for `host add` and `host remove`, not for `host {given.action}`")
+        from jupyter_elastic.cli import host_commands  # as below
+
+        console.print(escape(visible(host_commands.change_file(given), lines=True)))
+        return
+    client = connect()
+    if given.action in {"add", "remove", "list"}:
+        from jupyter_elastic.cli import host_commands  # lazily: the pool's own screens import this module
+
+        if given.action == "list":
+            _list(given, host_commands.listed(client), console)
+        else:
+            console.print(escape(visible(host_commands.change(given, client), lines=True)))
+        return
+    if given.action == "drain":
+        client.ask(wire.BeginDrain(target=given.slots, reason=given.reason, grace_s=given.grace))
+    elif given.reason or given.grace is not None:
+        raise BadRequest("--reason and --grace are for `host drain`; leave them out")
+    else:
+        client.ask(wire.Undrain(target=given.slots))
+    _show(given, _drains(client), console)
+
+
+def _list(given: argparse.Namespace, hosts: list[Any], console: Console) -> None:
+    if given.json:
+        print_json(hosts)
+        return
+    rows = table("HOST", "REACHED BY", "NETWORK", "SLOTS", "NOTE")
+    for host in hosts:
+        slots = ", ".join(f"{number} {state}" for state, number in host.slots.items()) or "not seen yet"
+        note = host.out
+        if host.until is not None and time.time() < host.until:
+            ends = f"ends {time.strftime('%m-%d %H:%M', time.localtime(host.until))}"
+            note = f"{note}; {ends}" if note else ends
+        rows.add_row(*(escape(visible(text)) for text in (host.name, host.url, host.network, slots, note)))
+    console.print(rows)
+
+
+def _maintenance(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    client = connect()
+    if given.action == "on":
+        if not given.reason:
+            raise BadRequest('say why, because everybody who waits reads it: maintenance on --reason "new driver"')
+        client.ask(wire.BeginDrain(reason=given.reason, grace_s=given.grace))
+    elif given.action == "off":
+        client.ask(wire.Undrain())
+    _show(given, [one for one in _drains(client) if not one.target], console)
+
+
+def _drains(client: Client) -> tuple[Drain, ...]:
+    return expect(client.ask(wire.ListHosts()), wire.Hosts).drains
+
+
+def _show(given: argparse.Namespace, drains: list[Drain] | tuple[Drain, ...], console: Console) -> None:
+    if given.json:
+        print_json({"drains": drains})
+    else:
+        console.print(escape("\n".join(map(drained, drains)) or "the pool takes work"))
+
+
+def drained(drain: Drain) -> str:
+    """Format a drain as a line: `lab1:1 drained by ada: the fan is broken; what is there ends by 16:20:00`."""
+    due = ""
+    if drain.due_at is not None:
+        due = f"; what is there ends by {time.strftime('%m-%d %H:%M:%S', time.localtime(drain.due_at))}"
+    return visible(f"{drain.target or 'the pool:'} {drain.text}{due}")
+
+
+def _host_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("drain", "undrain", "add", "remove", "list"))
+    parser.add_argument("slots", nargs="?", metavar="HOST[:SLOT]", type=_target, help=_SLOTS)
+    parser.add_argument(
+        "url",
+        nargs="?",
+        metavar="URL",
+        help="after `add NAME`: ssh://[USER@]HOST[:PORT], or ray://HOST:PORT; `add ssh://HOST` is `add HOST ssh://HOST`",
+    )
+    parser.add_argument(
+        "--slots",
+        dest="number",
+        type=_number,
+        metavar="N",
+        help="of `add`; auto, as without it: as many as GPUs, or cores",
+    )
+    parser.add_argument("--network", default="", metavar="CIDR", help="of `add`: for the group's data: 10.1.0.0/16")
+    parser.add_argument(
+        "--label", action="append", default=[], metavar="K=V", help="of `add`: what it is, for cells with --on: rack=3"
+    )
+    parser.add_argument(
+        "--python", default="", metavar="PATH", help="of `add`: the interpreter there, if not this path"
+    )
+    parser.add_argument(
+        "--file",
+        default="",
+        metavar="FILE",
+        help="of `add` and `remove`: the hosts of a shared pool, its administrator's",
+    )
+    auto = parser.add_argument_group("of `add slurm:auto` and `add NAME ray://…`: hosts that come when they are needed")
+    auto.add_argument("--partition", default="", metavar="NAME")
+    auto.add_argument("--time-limit", default="", metavar="TIME", help="of each allocation of Slurm's: 1h (needed)")
+    auto.add_argument("--max-hosts", type=int, metavar="N", help="at once (needed)")
+    auto.add_argument("--idle", default="", metavar="TIME", help="give a host back after so long without work (5m)")
+    auto.add_argument("--sbatch", default="", metavar="OPTIONS", help="more, as in --sbatch='--gres=gpu:4 --exclusive'")
+    auto.add_argument("--bundle", default="", metavar="JSON", help="what Ray is asked for, for a host: '{\"GPU\": 4}'")
+    auto.add_argument("--dry-run", action="store_true", help="only ask whether it would be taken")
+    parser.add_argument("--reason", default="", help="what everybody sees")
+    parser.add_argument(
+        "--grace",
+        type=float,
+        metavar="S",
+        help="stop what can't leave by itself after so many seconds, and queue it again; left out: it runs to its end",
+    )
+
+
+def _target(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("name a host or a slot; the whole pool is `jupyter elastic maintenance on`")
+    return text
+
+
+def _number(text: str) -> int | None:
+    """Parse a number of slots; None for `auto`, as many as the host has."""
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: a number of slots from 1 on, or auto")
+    return int(text)
+
+
+def _maintenance_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", nargs="?", choices=("on", "off"), help="left out: what is so now")
+    parser.add_argument("--reason", default="", help="what everybody sees who waits")
+    parser.add_argument(
+        "--grace",
+        type=float,
+        default=MAINTENANCE_GRACE_S,
+        metavar="S",
+        help="seconds after which what can't be paused without loss is stopped and queued again (300)",
+    )
+
+
+HOST = Command("the hosts of your own pool; keep one from new work", _host, _host_arguments)
+MAINTENANCE = Command(
+    "pause the whole pool, by an administrator", _maintenance, _maintenance_arguments, notebook=False
+)  # fmt: skip

@@ -1,0 +1,24 @@
+"""Runs a driver's host agent: `python -m jupyter_elastic.host_agent`. Its stdin and stdout are the driver's."""
+
+from __future__ import annotations
+
+import sys
+
+from jupyter_elastic.host_agent import warm
+
+
+def main() -> int:
+    """Serve the driver until it goes; return the exit code."""
+    if sys.stdin.isatty():
+        sys.stderr.write("This is started by the driver of a job, which speaks with it by stdin and stdout.\n")
+        return 2
+    may_be_warm = warm.OPTION in sys.argv[1:]
+    if may_be_warm and (code := warm.run()) is not None:
+        return code
+    from jupyter_elastic.host_agent import host_agent  # a slow import
+
+    return host_agent.serve(warm_up=may_be_warm)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

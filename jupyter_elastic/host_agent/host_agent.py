@@ -1,0 +1,473 @@
+"""Runs one attempt's workers on this host, and carries their messages, output and results to the driver.
+
+It listens only on the loopback interface and on UNIX sockets, for this user, and for some seconds at the data address
+when the driver checks if hosts reach each other. When the driver is gone, or silent for some seconds, the workers are
+ended: others may have their slots by then. The kernel ends them if this process is stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from jupyter_elastic.engines.horovod.store import Store
+from jupyter_elastic.forkserver import forked_workers, parents
+from jupyter_elastic.forkserver.fork_client import ForkedProcess
+from jupyter_elastic.forkserver.forked_workers import WorkerLauncher
+from jupyter_elastic.host_agent import warm
+from jupyter_elastic.host_agent.facts import forget_session, hello, step
+from jupyter_elastic.host_agent.output_finder import OutputReader
+from jupyter_elastic.jobfiles import folder_copy
+from jupyter_elastic.jobfiles.captures import FOLDER
+from jupyter_elastic.jobfiles.commits import Commits
+from jupyter_elastic.platform import machine_use, paths, reachability
+from jupyter_elastic.platform.enforced_end import KillTimer, make_fifo
+from jupyter_elastic.platform.lock import Lock
+from jupyter_elastic.platform.lossless import open_lossless
+from jupyter_elastic.platform.machine_use import ProcessMeter
+from jupyter_elastic.platform.peer import check_same_user
+from jupyter_elastic.protocol import host_agent_messages as messages
+from jupyter_elastic.protocol.host_agent_messages import (
+    FROM_HOST_AGENT,
+    MAGIC,
+    PIECE,
+    TO_HOST_AGENT,
+    FromHostAgent,
+    ToHostAgent,
+)
+from jupyter_elastic.protocol.worker_messages import TO_WORKER, Start
+from jupyter_elastic.types.errors import ElasticError, NotAllowed, ProtocolError
+from jupyter_elastic.worker import torchrun_environment
+
+FIRST_S = 60.0
+"""Seconds that the driver's first message may take."""
+POLL_S = 0.05
+"""Seconds between two polls for new output."""
+LAST_MESSAGES_S = 1.0
+"""Seconds for which a dead worker's stream is still read."""
+END_S = 5.0
+"""Seconds that killed workers may take to be gone."""
+MAX_CONNECTIONS = 512
+WARM_UP_S = 1.0
+"""Seconds after its own start at which a host agent starts the parent of later ones: not while this one is awaited."""
+
+log = logging.getLogger(__name__)
+
+
+def serve(*, until: socket.socket | None = None, warm_up: bool = False) -> int:
+    """Be a host agent (`HostAgent`) until its driver is gone; return the exit code."""
+    with contextlib.suppress(OSError):  # the name in `ps` and `top`
+        Path("/proc/self/comm").write_text("elastic-host", encoding="ascii")
+    wire = os.dup(1)
+    os.dup2(2, 1)  # other output must not get between the frames
+    asyncio.run(HostAgent(wire, until=until, warm_up=warm_up).run())
+    return 0
+
+
+class HostAgent:
+    """Serves one driver over stdin and `wire`, the descriptor of its stream, and no longer than `until` is connected.
+
+    With `warm_up` it starts the parent of later host agents.
+    """
+
+    def __init__(self, wire: int, *, until: socket.socket | None = None, warm_up: bool = False) -> None:
+        self._wire = wire
+        self._until = until
+        self._warm_up = warm_up
+        self._out: asyncio.StreamWriter
+        self._timer = KillTimer()
+        self._heartbeat_timeout_s = FIRST_S
+        self._launcher: WorkerLauncher | None = None
+        self._copied = ""
+        """SHA-256 of the folder of which workers get a copy."""
+        self._copying: asyncio.Task[str] | None = None
+        self._step = ""
+        """Slurm step of this process: Slurm ends its children with it, so its forkserver has no other users."""
+        self._workers: dict[int, ForkedProcess] = {}
+        self._devices: dict[int, set[str]] = {}
+        """UUIDs of the GPUs that each worker sees."""
+        self._streams: dict[int, asyncio.StreamWriter] = {}
+        self._connections = 0
+        self._last_connection = 0
+        """Channel of the last connection; the driver's channels are odd."""
+        self._servers: dict[int, asyncio.Server | Store] = {}
+        self._ports: list[socket.socket] = []
+        """Sockets that reserve ports for servers of the workers."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ended = asyncio.Event()
+        self._folder = self._job = Path()
+        self._output: OutputReader
+        self._commits: Commits
+
+    async def run(self) -> None:
+        """Serve until the driver is gone."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, self._ended.set)
+        if self._until is not None:
+            loop.add_reader(self._until, self._left_alone, self._until)
+        forked_workers.adopt()
+        about, self._step = hello(), step()
+        forget_session()
+        self._timer.set(time.monotonic() + FIRST_S)
+        reader = asyncio.StreamReader()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
+        wire = os.fdopen(self._wire, "wb")
+        transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, wire)
+        self._out = asyncio.StreamWriter(transport, protocol, None, loop)
+        self._out.write(MAGIC)
+        self._say(about)
+        try:
+            with _private_folder() as self._folder:
+                await self._serve(reader)
+        except OSError as problem:
+            self._refuse(problem)
+
+    async def _serve(self, reader: asyncio.StreamReader) -> None:
+        make_fifo(self._folder / "fifo")
+        self._job = self._folder / "job"
+        self._job.mkdir(mode=0o700)
+        self._output = OutputReader(self._job, self._send)
+        self._commits = Commits(self._job)
+        listening = self._spawn(self._listen(reader))
+        listening.add_done_callback(lambda _: self._ended.set())
+        for work in (self._send_heartbeats(), self._watch_output(), self._watch_use()):
+            self._spawn(work)
+        if self._warm_up:
+            self._spawn(self._start_parent())
+        try:
+            await self._ended.wait()
+        finally:
+            await self._finish()
+
+    async def _finish(self) -> None:
+        self._timer.set(time.monotonic() + 2 * END_S)
+        for process in self._workers.values():
+            process.send(signal.SIGKILL)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                for process in list(self._workers.values()):
+                    await process.gone()
+                    await process.clear()
+        self._commits.drop_from_memory()
+        if self._step and self._launcher is not None:
+            mine = self._launcher.forkserver.path
+            parents.send_away([one for one in parents.found(paths.runtime_dir()) if one.socket == mine])
+
+    # --- the driver
+
+    def _say(self, message: FromHostAgent) -> None:
+        self._out.write(FROM_HOST_AGENT.encode(message))
+
+    def _refuse(self, problem: OSError) -> None:
+        """Report that this host agent can't write its files, for example on a full disk."""
+        text = f"its folder {paths.runtime_dir()} can't be written: {problem.strerror or problem}"
+        self._say(messages.HostRefused(text[:4000]))
+        log.warning("%s", text)
+
+    async def _send(self, message: FromHostAgent) -> None:
+        self._say(message)
+        await self._out.drain()
+
+    async def _send_heartbeats(self) -> None:
+        while True:
+            self._say(messages.Heartbeat())
+            await asyncio.sleep(messages.HEARTBEAT_S)
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while (message := await TO_HOST_AGENT.read(reader)) is not None:
+                self._timer.set(time.monotonic() + self._heartbeat_timeout_s)
+                self._take(message)
+        except ProtocolError as problem:
+            self._say(messages.HostRefused(str(problem)[:4000]))
+            log.warning("%s", problem)
+        except OSError as problem:
+            self._refuse(problem)
+
+    def _take(self, message: ToHostAgent) -> None:
+        match message:
+            case messages.Heartbeat():
+                pass
+            case messages.Data(channel, data):
+                if (writer := self._streams.get(channel)) is not None:
+                    writer.write(data)
+            case messages.End(channel):
+                if (writer := self._streams.get(channel)) is not None:
+                    writer.close()
+            case messages.Begin():
+                self._begin(message)
+            case messages.StartWorker():
+                self._spawn(self._run_worker(message))
+            case messages.Signal(channel, number):
+                if (process := self._workers.get(channel)) is not None:
+                    process.send(number)
+            case messages.Put(name, data, last):
+                self._put(name, data, last=last)
+            case messages.Fetch():
+                self._spawn(self._fetch())
+            case messages.Forward():
+                self._spawn(self._forward(message))
+            case messages.CopyStore(number, values):
+                copy = self._servers[number] = Store(values)
+                copy.followers[self] = lambda key, value: self._say(messages.StoreValue(number, key, value))
+                self._spawn(self._serve_copy(number, copy))
+            case messages.StoreValue(number, key, value):
+                if isinstance(store := self._servers.get(number), Store):
+                    store.put(key, value, by=self)
+            case messages.CloseForward(number):
+                if (server := self._servers.pop(number, None)) is not None:
+                    server.close()
+            case messages.ListenForToken():
+                self._spawn(self._await_token(message))
+            case messages.Dial():
+                self._spawn(self._dial(message))
+            case messages.Reserve(number, count):
+                self._say(self._reserve(number, count))
+
+    def _begin(self, begin: messages.Begin) -> None:
+        if self._launcher is not None:
+            raise ProtocolError("the driver began a second time")
+        self._heartbeat_timeout_s = begin.heartbeat_timeout_s
+        self._timer.set(time.monotonic() + self._heartbeat_timeout_s)
+        if begin.workdir and not Path(begin.workdir).is_dir():
+            self._say(messages.HostRefused(f"the notebook's folder {begin.workdir} does not exist there"))
+            return
+        tar = folder_copy.kept(begin.copied) if begin.copied else None
+        self._copied = begin.copied
+        if tar is not None:
+            self._copying = asyncio.create_task(self._unpack(tar))
+        self._launcher = WorkerLauncher(
+            begin.python or sys.executable, begin.environment, begin.frameworks, warm=begin.warm, only_for=self._step
+        )
+        self._say(messages.Begun(wants_folder=bool(begin.copied) and tar is None))
+
+    def _left_alone(self, until: socket.socket) -> None:
+        asyncio.get_running_loop().remove_reader(until)
+        self._ended.set()
+
+    async def _start_parent(self) -> None:
+        try:
+            await asyncio.sleep(WARM_UP_S)
+        finally:
+            warm.start()
+
+    # --- workers
+
+    async def _run_worker(self, order: messages.StartWorker) -> None:
+        channel = order.channel
+        try:
+            if self._launcher is None:
+                raise ProtocolError("a worker is to be started before the beginning")
+            start = _order(order.first)
+            copy = await self._copying if self._copying is not None else ""
+            local = replace(start, folder=str(self._job), copy=copy, fifo=str(self._folder / "fifo"))
+            process, ours = await self._launcher.start(TO_WORKER.encode(local))
+        except (ElasticError, OSError) as problem:
+            self._say(messages.WorkerStarted(channel, problem=str(problem)[:4000] or type(problem).__name__))
+            return
+        self._workers[channel] = process
+        self._devices[channel] = {device for device in start.visible.split(",") if device}
+        reader, self._streams[channel] = await open_lossless(ours)
+        self._say(messages.WorkerStarted(channel))
+        carrying = self._spawn(self._carry(channel, reader))
+        code = await process.ended()
+        await asyncio.wait([carrying], timeout=LAST_MESSAGES_S)
+        carrying.cancel()
+        self._streams.pop(channel).close()
+        await self._output.send_last(start.name)
+        cleared = process.is_cleared
+        self._say(messages.WorkerExited(channel, code, cleared))
+        if not cleared:
+            await process.clear()
+            self._say(messages.WorkerCleared(channel))
+        del self._workers[channel], self._devices[channel]
+
+    async def _carry(self, channel: int, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(PIECE):
+                await self._send(messages.Data(channel, data))
+        self._say(messages.End(channel))
+
+    async def _watch_output(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_S)
+            if self._workers:
+                await self._output.send_new()
+
+    async def _watch_use(self) -> None:
+        meter = ProcessMeter()
+        while True:
+            await asyncio.sleep(messages.USE_S)
+            if not self._workers:
+                continue
+            used = meter.measure(process.pid for process in self._workers.values())
+            devices = set().union(*self._devices.values())
+            gpus = await asyncio.to_thread(machine_use.gpus, devices) if devices else {}
+            await self._send(
+                messages.Use(
+                    tuple(messages.WorkerUse(round(cores, 2), memory) for cores, memory in used),
+                    tuple(messages.GpuUse(device, gpu.busy, gpu.memory, gpu.total) for device, gpu in gpus.items()),
+                )
+            )
+
+    # --- files
+
+    def _put(self, name: str, data: bytes, *, last: bool) -> None:
+        part = self._folder / f"{name}.part"
+        with part.open("ab") as file:
+            file.write(data)
+        if name == FOLDER:
+            if not self._copied or self._copying is not None or part.stat().st_size > folder_copy.LIMIT:
+                raise ProtocolError("a folder came that nobody announced, or one over the limit")
+            if last:
+                self._copying = asyncio.create_task(self._unpack(part))
+        elif last and name == "commit":
+            self._commits.replace(part)
+        elif last:
+            part.rename(self._job / name)
+
+    async def _unpack(self, tar: Path) -> str:
+        """Unpack this attempt's own copy of the notebook's folder, and return its path."""
+
+        def work() -> str:
+            kept = tar if tar.suffix == ".tar" else folder_copy.keep(tar, self._copied)
+            folder_copy.unpack(kept, self._folder / "copy")
+            return str(self._folder / "copy")
+
+        return await asyncio.to_thread(work)
+
+    async def _fetch(self) -> None:
+        blob = self._commits.load()
+        if blob is None:
+            await self._send(messages.Commit(b"", last=True, found=False))
+            return
+        for start in range(0, max(1, len(blob)), PIECE):
+            piece = bytes(blob[start : start + PIECE])
+            await self._send(messages.Commit(piece, last=start + PIECE >= len(blob)))
+
+    # --- the store
+
+    async def _serve_copy(self, number: int, copy: Store) -> None:
+        """Serve the store's copy: a worker waits for a value here, without a round trip to the driver."""
+        try:
+            await copy.start()
+        except OSError as problem:
+            self._say(messages.HostRefused(f"no store can be opened there: {problem}"))
+            return
+        self._say(messages.Forwarding(number, copy.port))
+
+    async def _forward(self, order: messages.Forward) -> None:
+        """Listen where workers look for their group's store, which is the driver's."""
+
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if not self._is_ours(writer) or self._connections >= MAX_CONNECTIONS:
+                writer.close()
+                return
+            self._connections += 1
+            channel = self._last_connection = self._last_connection + 2
+            self._streams[channel] = writer
+            self._say(messages.Connected(order.number, channel))
+            try:
+                await self._carry(channel, reader)
+                await writer.wait_closed()
+            except OSError:
+                pass  # the connection broke
+            finally:
+                self._connections -= 1
+                self._streams.pop(channel, None)
+                writer.close()
+
+        path = self._folder / f"store.{order.number}"
+        try:
+            server = await asyncio.start_unix_server(connected, path)
+            path.chmod(0o600)
+        except OSError as problem:
+            self._say(messages.HostRefused(f"no store can be opened there: {problem}"))
+            return
+        self._servers[order.number] = server
+        self._say(messages.Forwarding(order.number, path=str(path)))
+
+    def _is_ours(self, writer: asyncio.StreamWriter) -> bool:
+        try:
+            check_same_user(writer.get_extra_info("socket"))
+        except (NotAllowed, OSError) as problem:
+            log.warning("refused a connection to the store: %s", problem)
+            return False
+        return True
+
+    def _reserve(self, number: int, count: int) -> messages.PortsReserved:
+        while self._ports:
+            self._ports.pop().close()
+        try:
+            for _ in range(count):
+                self._ports.append(torchrun_environment.reserve())
+        except OSError as problem:
+            return messages.PortsReserved(number, problem=str(problem)[:4000])
+        return messages.PortsReserved(number, tuple(held.getsockname()[1] for held in self._ports))
+
+    # --- whether hosts reach each other
+
+    async def _await_token(self, order: messages.ListenForToken) -> None:
+        try:
+            answer = messages.Listening(order.number, await reachability.listen(order.address, order.token))
+        except OSError as problem:
+            answer = messages.Listening(order.number, 0, str(problem)[:4000])
+        self._say(answer)
+
+    async def _dial(self, order: messages.Dial) -> None:
+        problem = await reachability.dial(order.address, order.port, order.token)
+        self._say(messages.Dialled(order.number, problem[:4000]))
+
+    # --- tasks
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            if not isinstance(problem, ConnectionError):  # the driver is gone
+                log.error("a fault in the host agent", exc_info=problem)
+            self._ended.set()
+
+
+def _order(first: bytes) -> Start:
+    start = TO_WORKER.receive(io.BytesIO(first))
+    if not isinstance(start, Start):
+        raise ProtocolError("a worker's first message is no order to it")
+    return start
+
+
+@contextlib.contextmanager
+def _private_folder() -> Iterator[Path]:
+    """Make a folder for this host agent, removed at the end; remove the folders of killed host agents, too."""
+    root = paths.runtime_dir()
+    for old in root.glob("hand-*"):
+        if Lock(old / "lock").holder() is None and time.time() - old.stat().st_mtime > FIRST_S:
+            shutil.rmtree(old, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix="hand-", dir=root))
+    lock = Lock(folder / "lock")
+    try:
+        lock.acquire()
+        yield folder
+    finally:
+        lock.release()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Systems that give hosts: Slurm and Ray."""

@@ -1,0 +1,1 @@
+"""Authentication and authorization: connected users, and what each may do and see."""

@@ -1,0 +1,1 @@
+"""Sockets, connections and limits of the daemon."""

@@ -1,0 +1,1 @@
+"""Sources of slots, processes of others on them, and the ends of leases."""

@@ -1,0 +1,1 @@
+"""Support of single frameworks, imported only when a cell uses the framework."""

@@ -1,0 +1,1 @@
+"""Shares of the data that follow the speeds of unequal hosts."""
