@@ -137,7 +137,7 @@ GUARDS = (
     Guard("nobody says himself which group is his", "scheduler/requests/job_requests.py",
           "replace(ask.spec, group=group, max_time_s=limit)", "replace(ask.spec, max_time_s=limit)",
           "live/daemon/test_default.py::test_shares_come_from_the_administrators_file_and_a_group_is_not_chosen"),
-    Guard("a submit key is its user's", "scheduler/core/decide.py",
+    Guard("a submit key is its user's", "scheduler/core/decide_commands.py",
           "if state.owner_of(known) != command.by:", "if False:",
           f"{HOSTILE}::test_another_unix_user_may_see_and_submit_but_not_touch"),
     # who is who

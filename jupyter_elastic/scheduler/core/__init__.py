@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core import drains, holds, pins
 from jupyter_elastic.scheduler.core.caps import Caps, exceeded
-from jupyter_elastic.scheduler.core.decide import decide, found
+from jupyter_elastic.scheduler.core.decide import decide
+from jupyter_elastic.scheduler.core.decide_commands import found
 from jupyter_elastic.scheduler.core.drains import DAEMON
 from jupyter_elastic.scheduler.core.evolve import evolve
 from jupyter_elastic.scheduler.core.explain import explain, until

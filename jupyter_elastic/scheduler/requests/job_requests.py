@@ -15,7 +15,7 @@ from msgspec.structs import asdict, replace
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.access.shares import SESSIONS, Terms
 from jupyter_elastic.scheduler.core import suitable
-from jupyter_elastic.scheduler.core.decide import found
+from jupyter_elastic.scheduler.core.decide_commands import found
 from jupyter_elastic.scheduler.core.explain import count
 from jupyter_elastic.scheduler.core.state import State
 from jupyter_elastic.scheduler.journal.state_store import Context

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.access.shares import SESSIONS
-from jupyter_elastic.scheduler.core.decide import found
+from jupyter_elastic.scheduler.core.decide_commands import found
 from jupyter_elastic.scheduler.journal.state_store import Context
 from jupyter_elastic.scheduler.requests.answering import Answer, DaemonApi, answer, check_texts
 from jupyter_elastic.types import MAX_METRICS, ProgressReported

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.scheduler.core.decide import found
+from jupyter_elastic.scheduler.core.decide_commands import found
 from jupyter_elastic.scheduler.core.explain import policy_reason
 from jupyter_elastic.scheduler.core.state import State
 from jupyter_elastic.scheduler.journal.state_store import Context
