@@ -28,7 +28,8 @@ from jupyter_elastic.driver.engine import Finding
 from jupyter_elastic.hostfiles import host_failures, hosts_file, hosts_on_demand, shared_hosts
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.hosts import connectivity, host_url
-from jupyter_elastic.hosts.host_connection import HostConnection, WorkerSetting, installed
+from jupyter_elastic.hosts.connection.handshake import WorkerSetting, installed
+from jupyter_elastic.hosts.connection.host_connection import HostConnection
 from jupyter_elastic.hosts.providers import slurm as allocation
 from jupyter_elastic.kernel.options import labels_from
 from jupyter_elastic.platform import paths, private_files

@@ -33,7 +33,7 @@ from jupyter_elastic.forkserver.fork_client import our_source
 from jupyter_elastic.hostfiles import hosts_file, shared_hosts
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.hosts import host_url
-from jupyter_elastic.hosts.host_connection import installed
+from jupyter_elastic.hosts.connection.handshake import installed
 from jupyter_elastic.hosts.remote_usage import RemoteUsage
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME, AttemptFolder
 from jupyter_elastic.platform import entry_points, paths, private_files, processes

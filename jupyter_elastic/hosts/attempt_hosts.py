@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from jupyter_elastic.hostfiles import host_failures
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.hosts import connectivity
-from jupyter_elastic.hosts.host_connection import HostConnection, WorkerSetting
+from jupyter_elastic.hosts.connection.handshake import WorkerSetting
+from jupyter_elastic.hosts.connection.host_connection import HostConnection
 from jupyter_elastic.hosts.interface import WorkerHost
 from jupyter_elastic.hosts.remote_usage import RemoteUsage
 from jupyter_elastic.platform import paths, reachability

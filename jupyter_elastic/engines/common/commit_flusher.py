@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from jupyter_elastic.hosts.host_connection import HostConnection
+from jupyter_elastic.hosts.connection.host_connection import HostConnection
 from jupyter_elastic.jobfiles.commits import Commits
 from jupyter_elastic.types.errors import EngineError
 

@@ -21,7 +21,7 @@ from jupyter_elastic.engines.common.failures import Weight, left_early
 from jupyter_elastic.engines.common.worker_processes import AttemptWorker
 from jupyter_elastic.engines.common.workers_engine import WorkersEngine, is_parked
 from jupyter_elastic.hosts.attempt_hosts import host_of
-from jupyter_elastic.hosts.host_connection import HostConnection
+from jupyter_elastic.hosts.connection.host_connection import HostConnection
 from jupyter_elastic.protocol import worker_messages as messages
 from jupyter_elastic.types import SlotId
 from jupyter_elastic.types.errors import EngineError

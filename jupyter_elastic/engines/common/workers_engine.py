@@ -34,7 +34,7 @@ from jupyter_elastic.engines.common.stalls import patience_s
 from jupyter_elastic.engines.common.worker_processes import AttemptWorker, KillSequence, WorkerProcesses
 from jupyter_elastic.forkserver.forked_workers import WorkerLauncher, default_threads
 from jupyter_elastic.hosts.attempt_hosts import AttemptHosts, host_of
-from jupyter_elastic.hosts.host_connection import WorkerSetting
+from jupyter_elastic.hosts.connection.handshake import WorkerSetting
 from jupyter_elastic.hosts.remote_usage import RemoteUsage
 from jupyter_elastic.jobfiles import failure, newcomer_output
 from jupyter_elastic.jobfiles.commits import Commits

@@ -16,7 +16,7 @@ from jupyter_elastic.engines.common.cell_text import CellText, Claim, EngineFit
 from jupyter_elastic.engines.common.group_engine import GroupEngine
 from jupyter_elastic.engines.common.rendezvous import Rendezvous
 from jupyter_elastic.engines.horovod.store import Store
-from jupyter_elastic.hosts.host_connection import HostConnection
+from jupyter_elastic.hosts.connection.host_connection import HostConnection
 from jupyter_elastic.training.group import Groups
 from jupyter_elastic.types.errors import EngineError
 

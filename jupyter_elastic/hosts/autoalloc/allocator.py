@@ -22,7 +22,8 @@ from jupyter_elastic.hostfiles import hosts_file, hosts_on_demand
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.hostfiles.hosts_on_demand import HostAllocation, HostSource, SourceStatus
 from jupyter_elastic.hosts.autoalloc import allocation_rules
-from jupyter_elastic.hosts.host_connection import HostConnection, WorkerSetting
+from jupyter_elastic.hosts.connection.handshake import WorkerSetting
+from jupyter_elastic.hosts.connection.host_connection import HostConnection
 from jupyter_elastic.hosts.providers import slurm
 from jupyter_elastic.hosts.providers.ray import RayCluster
 from jupyter_elastic.platform import paths

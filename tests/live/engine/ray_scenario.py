@@ -20,7 +20,8 @@ from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.torch.driver import Torch
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.hosts import host_url
-from jupyter_elastic.hosts.host_connection import HostConnection, WorkerSetting
+from jupyter_elastic.hosts.connection.handshake import WorkerSetting
+from jupyter_elastic.hosts.connection.host_connection import HostConnection
 from jupyter_elastic.types.errors import ElasticError
 from tests.live.engine.bench import TORCH, Bench, check_training
 from tests.live.engine.test_torch_distributed import cell

@@ -14,7 +14,8 @@ import pytest
 
 from jupyter_elastic.engines.torch.driver import Torch
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
-from jupyter_elastic.hosts.host_connection import HostConnection, WorkerSetting
+from jupyter_elastic.hosts.connection.handshake import WorkerSetting
+from jupyter_elastic.hosts.connection.host_connection import HostConnection
 from jupyter_elastic.types.errors import EngineError
 from tests.live.engine.bench import Bench, asynchronous, check_training
 from tests.live.engine.test_torch_distributed import cell
@@ -65,7 +66,7 @@ async def test_job_over_pods_outlives_a_kubectl_that_is_killed(folder: Path, pod
         worker_host: Any = bench.engine.hosts.remote("gpu-1:0")
         there = worker_host.hello.pid
         began = time.time()
-        os.kill(worker_host._child.pid, signal.SIGKILL)
+        os.kill(worker_host._command.child.pid, signal.SIGKILL)
         await bench.step_at(2, began)
         print(f"kubectl killed to the next step: {time.time() - began:.2f} s")  # noqa: T201
         assert psutil.pid_exists(there)

@@ -15,8 +15,9 @@ import pytest
 from jupyter_elastic.forkserver.parents import ParentRecord
 from jupyter_elastic.host_agent import warm
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
-from jupyter_elastic.hosts import host_connection
-from jupyter_elastic.hosts.host_connection import HostConnection, WorkerSetting
+from jupyter_elastic.hosts.connection import host_command
+from jupyter_elastic.hosts.connection.handshake import WorkerSetting
+from jupyter_elastic.hosts.connection.host_connection import HostConnection
 from jupyter_elastic.platform import private_files, processes
 from jupyter_elastic.protocol.forkserver_messages import REQUESTS, Fork
 from jupyter_elastic.protocol.host_agent_messages import HostHello
@@ -29,8 +30,8 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("JUPYTER_ELASTIC_DIR", str(tmp_path / "pool"))
     monkeypatch.setenv("ASKED_FOR", "by the command")
     monkeypatch.chdir(tmp_path)
-    command = host_connection.command
-    monkeypatch.setattr(host_connection, "command", lambda *words: [*command(*words), warm.OPTION])
+    command = host_command.command
+    monkeypatch.setattr(host_command, "command", lambda *words: [*command(*words), warm.OPTION])
     path = Path(_place()).with_suffix(".lock")
     yield path
     if (parent := _parent(path)) is not None:
@@ -70,7 +71,7 @@ class _Visit:
 
     async def __aenter__(self) -> Self:
         self.hello = await self.worker_host.visit()
-        self.command = psutil.Process(self.worker_host._child.pid)
+        self.command = psutil.Process(self.worker_host._command.child.pid)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -101,7 +102,7 @@ async def test_the_next_hand_comes_from_a_parent_and_has_what_the_command_has(re
         assert worker_host.ppid() == parent.pid
         assert worker_host.name() == "elastic-host"
         assert await visit.worker_host.close_and_wait()
-        assert visit.worker_host._child.returncode == 0
+        assert visit.worker_host._command.child.returncode == 0
     for victim in ("hand", "command"):
         async with _Visit() as visit:
             assert visit.is_warm

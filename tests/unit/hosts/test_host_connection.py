@@ -25,7 +25,9 @@ from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.hosts import attempt_hosts as hosts_module
 from jupyter_elastic.hosts import host_url
 from jupyter_elastic.hosts.attempt_hosts import AttemptHosts
-from jupyter_elastic.hosts.host_connection import HostConnection, WorkerSetting, _Output, check
+from jupyter_elastic.hosts.connection.handshake import WorkerSetting, check
+from jupyter_elastic.hosts.connection.host_connection import HostConnection
+from jupyter_elastic.hosts.connection.remote_output import RemoteOutput
 from jupyter_elastic.jobfiles import displays
 from jupyter_elastic.jobfiles.captures import PAYLOAD
 from jupyter_elastic.jobfiles.displays import Display
@@ -378,7 +380,7 @@ def test_a_host_whose_time_is_over_is_not_tried_until_it_is_added_anew(monkeypat
 def test_displays_of_another_host_stand_after_what_was_printed_here(tmp_path: Path) -> None:
     (tmp_path / "rank.1").mkdir()
     (tmp_path / "rank.1" / "stdout").write_text("12345")
-    output = _Output(tmp_path)
+    output = RemoteOutput(tmp_path)
     line = displays.encode(Display(kind="display_data", after=3)) + b"\n"
     output.add("rank.1/stdout", b"abc")
     output.add("rank.1/display.jsonl", line[:10])

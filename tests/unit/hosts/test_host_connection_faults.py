@@ -16,7 +16,8 @@ from jupyter_elastic.cli import host_commands
 from jupyter_elastic.host_agent.facts import hello
 from jupyter_elastic.host_agent.forked_host_agent import tidy
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
-from jupyter_elastic.hosts.host_connection import HostConnection, WorkerSetting
+from jupyter_elastic.hosts.connection.handshake import WorkerSetting
+from jupyter_elastic.hosts.connection.host_connection import HostConnection
 from jupyter_elastic.jobfiles.captures import PAYLOAD
 from jupyter_elastic.protocol import host_agent_messages as messages
 from jupyter_elastic.protocol.host_agent_messages import FROM_HOST_AGENT, MAGIC, PIECE

@@ -1,0 +1,1 @@
+"""The driver's connection to a host agent on another host."""
