@@ -31,6 +31,7 @@ import numpy as np
 from jupyter_elastic.training import data as _data
 from jupyter_elastic.training import link
 from jupyter_elastic.training.context import context as _context
+from jupyter_elastic.training.frameworks.imported import frameworks as _frameworks
 from jupyter_elastic.training.group import Array, Group
 from jupyter_elastic.training.learning_rate import noise_scale, scaled_rate
 from jupyter_elastic.training.loop import iterate as _iterate
@@ -43,7 +44,6 @@ from jupyter_elastic.training.report import report
 from jupyter_elastic.training.run import run
 from jupyter_elastic.training.share import share
 from jupyter_elastic.training.state import State
-from jupyter_elastic.training.state import frameworks as _frameworks
 from jupyter_elastic.training.unequal.local_shards import LocalShard as _LocalShard
 from jupyter_elastic.types import BALANCE, BALANCES
 from jupyter_elastic.types.errors import BadRequest

@@ -50,6 +50,13 @@ class ElasticState(Protocol):
         """Return True if this worker knows of a change."""
         ...
 
+    def objects(self) -> dict[str, Any]:
+        """Return models, optimizers and schedulers by their names."""
+        ...
+
+    def check_host_updates(self) -> None:
+        """Regroup if the group is to change: all members together, in the same step, losing nothing."""
+
     def passed(self, steps: int) -> None:
         """Record a whole pass over some data that was trained by other means than `batches`."""
 

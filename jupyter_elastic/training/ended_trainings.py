@@ -18,7 +18,8 @@ from jupyter_elastic.jobfiles import code_by_value
 from jupyter_elastic.training import link
 from jupyter_elastic.training.group import Group, Overtaken
 from jupyter_elastic.training.ranks import groups, in_job
-from jupyter_elastic.training.state import State, owns_commits
+from jupyter_elastic.training.state import State
+from jupyter_elastic.training.state_commits import owns_commits
 from jupyter_elastic.types.errors import EngineError
 
 _Result = TypeVar("_Result")

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from jupyter_elastic.training import data
-from jupyter_elastic.training.context import WARM_STEP, StepWarmedUp, context
+from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import Group
+from jupyter_elastic.training.position import NOWHERE
 from jupyter_elastic.training.ranks import collective
-from jupyter_elastic.training.state import State, warm_up
+from jupyter_elastic.training.state import position_of
 from jupyter_elastic.training.unequal import exchange, local_shards
 from jupyter_elastic.training.unequal.local_shards import LocalShard
 from jupyter_elastic.training.unequal.pace import pace
@@ -37,34 +38,27 @@ def iterate(
     least: int | None = None,
 ) -> Iterator[Any]:
     """Yield the batches of one pass over the data, from the state's position on; keep that position (see `batches`)."""
-    state = context.state if isinstance(context.state, State) else None
+    position = position_of(context.state)
     count = data.length(content)
-    if state is not None and state._iteration is not None:
-        state = None  # a loop within a loop (an evaluation, say) has no position of its own
-    start = 0 if state is None else state._enter(count)
+    if position.looping:
+        position = NOWHERE  # a loop within a loop (an evaluation, say) has no position of its own
+    start = position.enter(count)
     count -= count % batch_size if drop_last else 0
     number = data.steps(count, batch_size)
     if start is None:
-        assert state is not None
-        state._seed(seed, number, 0)
+        position.seed(seed, number, 0)
         return
     order = data.order(
         data.length(content), seed=seed, epoch=0 if context.state is None else int(context.state.epoch), shuffle=shuffle
     )
-    workers = None if state is None else state.logical_workers
+    workers = position.logical_workers
     _say_idle(batch_size, (workers or context.size) if least is None else 1)
-    mine = object()
-    if state is not None:
-        state._iteration = mine
+    opened = position.open()
     try:
         for step in range(start, number):
             batch = order[step * batch_size : (step + 1) * batch_size]
-            if state is not None:
-                _look(state, step, start)
-                context.begin_step()
-                if workers and step == start:
-                    state._watch()
-            sizes = _sizes(len(batch)) if balanced and state is not None else None
+            position.begin_turn(step, start)
+            sizes = _sizes(len(batch)) if balanced and position.own else None
             computed = 0
             for taken in (
                 data.logical_batches(batch, step, context.rank, context.size, workers, least or data.LEAST)
@@ -73,22 +67,17 @@ def iterate(
                     batch, step, context.rank, context.size, micro_batch, sizes, least or data.LEAST
                 )
             ):
-                if state is not None:
-                    context.micro_batch = context.given = taken
-                    state._seed(seed, step, 1 + (taken.worker or 0))
+                position.take(taken)
+                position.seed(seed, step, 1 + (taken.worker or 0))
                 computed += len(taken.indices)
                 yield data.take(content, taken.indices, collate)
                 context.given = None
                 context.require_group()
-            if state is not None:
-                pace.end(computed)
-                state._advance(len(batch), step + 1, count)
+            position.end_turn(len(batch), computed, step + 1, count)
     finally:
-        if state is not None and state._iteration is mine:
-            state._iteration = context.micro_batch = None
-    if state is not None:
-        state._leave()
-        state._seed(seed, number, 0)
+        position.close(opened)
+    position.leave()
+    position.seed(seed, number, 0)
 
 
 def iterate_local(
@@ -102,10 +91,10 @@ def iterate_local(
     drop_last: bool = False,
 ) -> Iterator[Any]:
     """Yield the batches of one pass over the samples of all workers, each from its own samples (see `shard`)."""
-    state = context.state if isinstance(context.state, State) else None
-    if state is not None and state._iteration is not None:
+    position = position_of(context.state)
+    if position.looping:
         raise BadRequest("A loop over a training.shard(..., balance=...) can't be within another loop over batches.")
-    start = 0 if state is None else state._enter(len(shard))
+    start = position.enter(len(shard))
     if start is None:
         return
     step = first = start
@@ -113,9 +102,7 @@ def iterate_local(
     rank = 0 if group is None else group.rank()
     local_shards.agree(shard, group)
     shard.begin_epoch(0 if context.state is None else int(context.state.epoch), start)
-    mine = object()
-    if state is not None:
-        state._iteration = mine
+    opened = position.open()
     moved = True
     try:
         while moved:
@@ -127,29 +114,22 @@ def iterate_local(
                 shard.share_company(rank, group, held)
             at = 0
             for row in (row for row in table if not drop_last or row.sum() == batch_size):
-                if state is not None:
-                    _look(state, step, first)
-                    context.begin_step()
-                    if moved := _rebalanced(shard, state, math.ceil(sum(held) / batch_size)):
-                        break
+                position.begin_turn(step, first)
+                if moved := _rebalanced(shard, math.ceil(sum(held) / batch_size)):
+                    break
                 some, at = ids[at : at + int(row[rank])], at + int(row[rank])
                 if not context.warming_up:
                     shard.mark(some, step)
                 for part, taken in local_shards.pieces(some, row, rank, step, micro_batch):
-                    if state is not None:
-                        context.micro_batch = context.given = taken
+                    position.take(taken)
                     yield shard.take(part, collate)
                     context.given = None
                     context.require_group()
-                if state is not None:
-                    pace.end(max(1, len(some)))
-                    state._advance(int(row.sum()), step + 1, sum(held))
+                position.end_turn(int(row.sum()), max(1, len(some)), step + 1, sum(held))
                 step += 1
     finally:
-        if state is not None and state._iteration is mine:
-            state._iteration = context.micro_batch = None
-    if state is not None:
-        state._leave()
+        position.close(opened)
+    position.leave()
 
 
 def _say_idle(batch_size: int, size: int) -> None:
@@ -164,15 +144,15 @@ def _say_idle(batch_size: int, size: int) -> None:
         )
 
 
-def _rebalanced(shard: LocalShard, state: State, steps: int) -> bool:
+def _rebalanced(shard: LocalShard, steps: int) -> bool:
     """Return True if samples have moved before this turn, because the workers' speeds are known or have changed.
 
     The speeds are known before the first turn if an earlier training has measured them.
 
     `steps` are those of an epoch.
     """
-    group = context.group
-    if shard.solver == "none" or group is None or context.warming_up or group.size() == 1:
+    group, state = context.group, context.state
+    if shard.solver == "none" or group is None or state is None or context.warming_up or group.size() == 1:
         return False
     due = pace.due
     told = _told(group)
@@ -212,16 +192,3 @@ def _told(group: Group) -> bool:
         return False
     mine = pace.figures(group.rank(), group.size())
     return pace.learn(collective(lambda: group.total(mine)))
-
-
-def _look(state: State, step: int, start: int) -> None:
-    """Check for a change; without a prepared optimizer the check costs a message of its own, so only now and then."""
-    context.require_group()
-    if context.warming_up:
-        if step > start:
-            raise StepWarmedUp
-        return
-    if not context.warm and state.step == WARM_STEP:
-        warm_up()
-    if context.change is not None or step == start or step % 8 == 0:
-        state.check_host_updates()

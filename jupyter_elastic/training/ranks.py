@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
+import numpy as np
+
 from jupyter_elastic.platform import entry_points
 from jupyter_elastic.training import group as process_group
 from jupyter_elastic.training import link
@@ -95,3 +97,12 @@ def translated(call: Callable[[], _Result]) -> _Result:
     """Call, and raise `PeerLost` for any error that means a lost member."""
     found = groups()
     return call() if found is None else process_group.translated(call, found.peer_lost)
+
+
+def warm_up() -> None:
+    """Use the collectives of a group of one for the first time (see `WARM_STEP`)."""
+    group = context.group
+    if group is not None and group.elastic and (context.warming_up or group.size() == 1):
+        group.broadcast(b"warm")
+        group.total(np.zeros(1))
+    context.warm = True

@@ -239,9 +239,9 @@ def test_a_commit_within_a_batch_waits_for_its_end():
     kept = []
 
     def at(state):
-        before = state._saved
+        before = state._commits.saved
         state.commit()
-        kept.append(state._saved is not before)
+        kept.append(state._commits.saved is not before)
         assert kept[-1] == context.last_micro_batch
 
     trained(at=at)
