@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from jupyter_elastic.host_agent import warm
+from jupyter_elastic.host_agent import host_agent
 
 
 def main() -> int:
@@ -12,12 +12,7 @@ def main() -> int:
     if sys.stdin.isatty():
         sys.stderr.write("This is started by the driver of a job, which speaks with it by stdin and stdout.\n")
         return 2
-    may_be_warm = warm.OPTION in sys.argv[1:]
-    if may_be_warm and (code := warm.run()) is not None:
-        return code
-    from jupyter_elastic.host_agent import host_agent  # a slow import
-
-    return host_agent.serve(warm_up=may_be_warm)
+    return host_agent.serve()  # drivers of earlier versions pass `--warm`, which means nothing any more
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ from jupyter_elastic.engines.horovod.store import Store
 from jupyter_elastic.forkserver import forked_workers, parents
 from jupyter_elastic.forkserver.fork_client import ForkedProcess
 from jupyter_elastic.forkserver.forked_workers import WorkerLauncher
-from jupyter_elastic.host_agent import warm
 from jupyter_elastic.host_agent.facts import forget_session, hello, step
 from jupyter_elastic.host_agent.output_finder import OutputReader
 from jupyter_elastic.jobfiles import folder_copy
@@ -62,32 +61,25 @@ LAST_MESSAGES_S = 1.0
 END_S = 5.0
 """Seconds that killed workers may take to be gone."""
 MAX_CONNECTIONS = 512
-WARM_UP_S = 1.0
-"""Seconds after its own start at which a host agent starts the parent of later ones: not while this one is awaited."""
 
 log = logging.getLogger(__name__)
 
 
-def serve(*, until: socket.socket | None = None, warm_up: bool = False) -> int:
+def serve() -> int:
     """Be a host agent (`HostAgent`) until its driver is gone; return the exit code."""
     with contextlib.suppress(OSError):  # the name in `ps` and `top`
         Path("/proc/self/comm").write_text("elastic-host", encoding="ascii")
     wire = os.dup(1)
     os.dup2(2, 1)  # other output must not get between the frames
-    asyncio.run(HostAgent(wire, until=until, warm_up=warm_up).run())
+    asyncio.run(HostAgent(wire).run())
     return 0
 
 
 class HostAgent:
-    """Serves one driver over stdin and `wire`, the descriptor of its stream, and no longer than `until` is connected.
+    """Serves one driver over stdin and `wire`, the descriptor of its stream."""
 
-    With `warm_up` it starts the parent of later host agents.
-    """
-
-    def __init__(self, wire: int, *, until: socket.socket | None = None, warm_up: bool = False) -> None:
+    def __init__(self, wire: int) -> None:
         self._wire = wire
-        self._until = until
-        self._warm_up = warm_up
         self._out: asyncio.StreamWriter
         self._timer = KillTimer()
         self._heartbeat_timeout_s = FIRST_S
@@ -118,8 +110,6 @@ class HostAgent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._ended.set)
-        if self._until is not None:
-            loop.add_reader(self._until, self._left_alone, self._until)
         forked_workers.adopt()
         about, self._step = hello(), step()
         forget_session()
@@ -147,8 +137,6 @@ class HostAgent:
         listening.add_done_callback(lambda _: self._ended.set())
         for work in (self._send_heartbeats(), self._watch_output(), self._watch_use()):
             self._spawn(work)
-        if self._warm_up:
-            self._spawn(self._start_parent())
         try:
             await self._ended.wait()
         finally:
@@ -255,16 +243,6 @@ class HostAgent:
             begin.python or sys.executable, begin.environment, begin.frameworks, warm=begin.warm, only_for=self._step
         )
         self._say(messages.Begun(wants_folder=bool(begin.copied) and tar is None))
-
-    def _left_alone(self, until: socket.socket) -> None:
-        asyncio.get_running_loop().remove_reader(until)
-        self._ended.set()
-
-    async def _start_parent(self) -> None:
-        try:
-            await asyncio.sleep(WARM_UP_S)
-        finally:
-            warm.start()
 
     # --- workers
 

@@ -18,8 +18,6 @@ from jupyter_elastic.types.errors import BadRequest, EngineError
 _WITHOUT_URL = "unknown:"
 """Marks a host without a URL; the reason follows the colon."""
 _MODULE = ("-P", "-m", "jupyter_elastic.host_agent")
-_WARM = "--warm"
-"""Lets a warm parent fork the host agent; Slurm and Ray would not count such a process as part of their own."""
 _RAY = re.compile(r"ray://([A-Za-z0-9][A-Za-z0-9._-]*:[0-9]{1,5})(?:/([A-Za-z0-9][A-Za-z0-9._-]*))?")
 _BRIDGE = ("-P", "-m", "jupyter_elastic.ray_bridge")
 _SSH = (
@@ -99,7 +97,7 @@ def command(host: HostAddress, python: str, control: Path) -> list[str]:
         *(["-p", str(port)] if port else []),
         "--",
         destination,
-        shlex.join([*argv, _WARM]),
+        shlex.join(argv),
     ]
 
 

@@ -102,7 +102,6 @@ class Chaos:
         return self._stop(self._workers())
 
     def hand_killed(self) -> str:
-        """Or its command, or its warm parent."""
         return self._signal(self._there("jupyter_elastic.host_agent"), signal.SIGKILL)
 
     def hand_stopped(self) -> str:
@@ -171,9 +170,7 @@ class Chaos:
         return [pid for number in NUMBERS for pid in Machines.pids(number) if any(word in text for text in _words(pid))]
 
     def _worker_hosts(self) -> list[int]:
-        """Hands, and the commands that wait for their ends; not their warm parents."""
-        waiting = self._there("--warm")
-        return waiting + [pid for number in NUMBERS for pid in Machines.pids(number) if _name(pid) == "elastic-host"]
+        return [pid for number in NUMBERS for pid in Machines.pids(number) if _name(pid) == "elastic-host"]
 
     def _signal(self, pids: list[int], number: signal.Signals) -> str:
         if not pids:

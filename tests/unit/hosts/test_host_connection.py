@@ -25,6 +25,7 @@ from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.hosts import attempt_hosts as hosts_module
 from jupyter_elastic.hosts import host_url
 from jupyter_elastic.hosts.attempt_hosts import AttemptHosts
+from jupyter_elastic.hosts.connection import host_command
 from jupyter_elastic.hosts.connection.handshake import WorkerSetting, check
 from jupyter_elastic.hosts.connection.host_connection import HostConnection
 from jupyter_elastic.hosts.connection.remote_output import RemoteOutput
@@ -48,7 +49,7 @@ def test_ssh_gets_the_destination_after_the_options_and_one_quoted_command() -> 
     assert argv[-3:-1] == ["--", "ada@lab2.example"]
     assert argv[argv.index("-p") + 1] == "2222"
     assert "BatchMode=yes" in argv
-    assert shlex.split(argv[-1]) == ["/opt/my env/bin/python", "-P", "-m", "jupyter_elastic.host_agent", "--warm"]
+    assert shlex.split(argv[-1]) == ["/opt/my env/bin/python", "-P", "-m", "jupyter_elastic.host_agent"]
     assert [word for word in argv if "StrictHostKeyChecking" in word] == ["StrictHostKeyChecking=yes"]
 
 
@@ -293,6 +294,20 @@ def test_words_of_a_login_shell_are_skipped(tmp_path: Path) -> None:
     problem = messages.HostRefused("nothing here")
     code = f"print('Welcome to lab2!', flush=True)\n{SPEAK}say.write({FROM_HOST_AGENT.encode(hello())!r})\n"
     assert opened(tmp_path, f"{code}say.write({FROM_HOST_AGENT.encode(problem)!r})") == "host b: nothing here"
+
+
+def test_an_order_of_an_earlier_version_starts_a_host_agent_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = host_command.command
+    monkeypatch.setattr(host_command, "command", lambda *words: [*command(*words), "--warm"])
+
+    async def run() -> None:
+        setting = WorkerSetting.to_visit(sys.executable)
+        worker_host = HostConnection(HostAddress(name="b", url="exec:"), setting, lambda _: None)
+        about = await worker_host.visit()
+        assert psutil.Process(about.pid).cmdline()[-1] == "--warm"
+        assert await worker_host.close_and_wait()
+
+    asyncio.run(run())
 
 
 def test_folder_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
 import sys
 import time
 from pathlib import Path
@@ -14,7 +12,6 @@ import psutil
 
 from jupyter_elastic.cli import host_commands
 from jupyter_elastic.host_agent.facts import hello
-from jupyter_elastic.host_agent.forked_host_agent import tidy
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.hosts.connection.handshake import WorkerSetting
 from jupyter_elastic.hosts.connection.host_connection import HostConnection
@@ -59,17 +56,3 @@ def test_a_hand_that_floods_is_written_down_as_fast_as_the_disk_takes_it_and_not
         await worker_host.close_and_wait()
 
     asyncio.run(run())
-
-
-def test_what_parents_of_hands_left_long_ago_is_removed(tmp_path: Path) -> None:
-    for name in ("hands-old", "hands-new", "hands-held", "workers-old"):
-        for suffix in (".lock", ".log", ".sock"):
-            (tmp_path / name).with_suffix(suffix).touch()
-        if name != "hands-new":
-            os.utime(tmp_path / f"{name}.lock", (0.0, 0.0))
-    descriptor = os.open(tmp_path / "hands-held.lock", os.O_RDWR)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    tidy(tmp_path)
-    os.close(descriptor)
-    assert {path.stem for path in tmp_path.iterdir()} == {"hands-new", "hands-held", "workers-old"}
-    assert len(list(tmp_path.iterdir())) == 9
