@@ -26,7 +26,6 @@ from jupyter_elastic.types.texts import visible
 from jupyter_elastic.views import terminal
 from jupyter_elastic.views.follower import PoolFollower
 from jupyter_elastic.views.pool_screen import PoolScreen
-from jupyter_elastic.views.timeline_screen import TimelineLook, TimelineScreen
 from jupyter_elastic.views.updater import updater
 
 T = TypeVar("T")
@@ -109,12 +108,11 @@ def _top(given: argparse.Namespace, connect: Connect, console: Console, *, once:
     live = not (once or given.json or given.once)
     rows = max(5, console.height // (4 if live else 2)) if not once else 20
 
-    def take(follower: PoolFollower) -> tuple[PoolScreen, float | None, TimelineScreen | None]:
-        ahead = follower.timeline_screen(TimelineLook()) if live else None
-        return follower.screen(0, None if given.json else rows), follower.down_since, ahead
+    def take(follower: PoolFollower) -> tuple[PoolScreen, float | None]:
+        return follower.screen(0, None if given.json else rows), follower.down_since
 
-    def drawn(screen: PoolScreen, down_since: float | None, timeline: TimelineScreen | None) -> RenderableType:
-        return terminal.picture(screen, down_since=down_since, rows=rows, width=console.width, timeline=timeline)
+    def drawn(screen: PoolScreen, down_since: float | None) -> RenderableType:
+        return terminal.picture(screen, down_since=down_since, rows=rows, width=console.width)
 
     with _followed(take) as (shown, pictures):
         if given.json:

@@ -1,4 +1,4 @@
-"""Implements `jupyter elastic timeline`: slots by job over time, past and likely future, as one picture."""
+"""Implements `jupyter elastic timeline`: when jobs will most likely start and end; pages draw the picture."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ import time
 from concurrent.futures import TimeoutError as NoAnswer
 
 from rich.console import Console
+from rich.text import Text
 
 from jupyter_elastic.cli.commands import Command, Connect, print_json
-from jupyter_elastic.cli.notebook_console import plain
 from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable
-from jupyter_elastic.views import timeline_text
-from jupyter_elastic.views.timeline_screen import LEAST_S, MONTH_S, TimelineLook, TimelineScreen
+from jupyter_elastic.types.texts import visible
+from jupyter_elastic.views.timeline_screen import LEAST_S, MONTH_S, TimelineLook, TimelineScreen, job_lines
 from jupyter_elastic.views.updater import updater
 
 FIRST_S = 20.0
 """Maximum seconds to wait for the pool's answers."""
 PREDICTED_S = 5.0
 """Maximum seconds to wait for a prediction."""
+ELSEWHERE = (
+    "The picture is in JupyterLab (View menu: Show the Elastic Timeline) and in a notebook (%elastic timeline); "
+    "for programs: jupyter elastic timeline --json"
+)
+"""Tells the user of a terminal where the timeline is drawn."""
 
 
 def read(look: TimelineLook) -> TimelineScreen:
@@ -45,8 +50,8 @@ def read(look: TimelineLook) -> TimelineScreen:
 
 
 def text(screen: TimelineScreen) -> str:
-    """Return the picture without colours."""
-    return plain(lambda console: console.print(timeline_text.picture(screen, width=console.width)))
+    """Return the likely starts and ends of all unfinished jobs as plain text."""
+    return "\n".join([*job_lines(screen), *filter(None, [visible(screen.note)])]) or "no job runs or waits"
 
 
 def look_of(given: argparse.Namespace) -> TimelineLook:
@@ -70,7 +75,8 @@ def _timeline(given: argparse.Namespace, connect: Connect, console: Console) -> 
     if given.json:
         print_json(screen)
     else:
-        console.print(timeline_text.picture(screen, width=console.width))
+        console.print(Text(text(screen)))
+        console.print(Text(ELSEWHERE, style="dim"))
 
 
 TIMELINE = Command("who held which slots, and will most likely hold them", _timeline, arguments)

@@ -13,23 +13,14 @@ from rich.text import Text
 
 from jupyter_elastic.client.job_model import human_range, human_time
 from jupyter_elastic.types.texts import visible
-from jupyter_elastic.views import timeline_text
 from jupyter_elastic.views.pool_screen import HostBox, JobRow, PoolScreen, ShareRow, SlotBox
-from jupyter_elastic.views.timeline_screen import TimelineScreen
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def picture(
-    screen: PoolScreen,
-    *,
-    down_since: float | None = None,
-    rows: int = 20,
-    width: int = 80,
-    timeline: TimelineScreen | None = None,
-) -> RenderableType:
-    """Draw the pool as one picture with at most `rows` jobs; a timeline replaces the history."""
+def picture(screen: PoolScreen, *, down_since: float | None = None, rows: int = 20, width: int = 80) -> RenderableType:
+    """Draw the pool as one picture with at most `rows` jobs."""
     colours = _colours(screen)
     parts: list[RenderableType] = []
     if down_since is not None:
@@ -44,9 +35,7 @@ def picture(
         parts.append(Text(f"and {hidden:,} more", style="dim"))
     if screen.shares:
         parts += [_title("shares: in use / fair share"), _shares(screen.shares, screen, colours)]
-    if timeline is not None:
-        parts += [_title("slots over time"), timeline_text.picture(timeline, width=width, jobs=0)]
-    elif len(screen.history) > 1:
+    if len(screen.history) > 1:
         parts += [_title("history: slots in use"), _history(screen, width)]
     if screen.notes:
         parts += [_title("what the policy did"), _notes(screen)]

@@ -9,8 +9,7 @@ from jinja2 import Template
 from msgspec import Struct
 
 from jupyter_elastic.client.job_model import human_time
-from jupyter_elastic.views.timeline_screen import Bar, TimelineScreen
-from jupyter_elastic.views.timeline_text import told
+from jupyter_elastic.views.timeline_screen import Bar, TimelineScreen, job_lines
 
 PALETTE = ("#1f6fb2", "#7d6000", "#8a4f9e", "#00795f", "#b8336a", "#56666f", "#b84a00", "#2f7d1f")
 """Colours of jobs, by number: white reads well on each, and each stands out on dark and light ground."""
@@ -76,5 +75,5 @@ def html(screen: TimelineScreen) -> str:
         made=time.strftime("%H:%M:%S, %d %b %Y", time.localtime(screen.at)),
         policy=screen.policy,
         note=screen.note,
-        lines=told(screen)[:20],
+        lines=job_lines(screen)[:20],
     )

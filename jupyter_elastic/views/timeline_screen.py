@@ -1,4 +1,4 @@
-"""Defines the timeline's screen: the pool's past and likely future, which page and terminal draw and do not compute.
+"""Defines the timeline's screen: the pool's past and likely future, which pages draw and do not compute.
 
 Pure. Times are seconds since the epoch. The TypeScript twin of these structs is `frontend/src/screens.ts`; a test holds
 the two together.
@@ -10,6 +10,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
+from jupyter_elastic.client.job_model import human_range
+from jupyter_elastic.types.texts import visible
 from jupyter_elastic.views.pool_screen import SwitchRow
 
 MONTH_S = 30 * 86_400.0
@@ -141,3 +143,18 @@ class TimelinePicture(Struct, frozen=True, kw_only=True):
     end: float
     hosts: list[TimelineHost]
     bars: list[Bar]
+
+
+def job_lines(screen: TimelineScreen) -> list[str]:
+    """Return a line of text for each unfinished job: its likely start and end."""
+    lines = []
+    for job in screen.jobs:
+        if job.ended_at is not None:
+            continue
+        parts = [job.state]
+        if job.starts is not None:
+            parts.append(f"starts in {human_range(job.starts[0] - screen.at, job.starts[1] - screen.at)}")
+        if job.ends is not None:
+            parts.append(f"ends in {human_range(job.ends[0] - screen.at, job.ends[1] - screen.at)}")
+        lines.append(f"job {job.job} {visible(job.name)} ({visible(job.owner)}): {', '.join(parts)}")
+    return lines

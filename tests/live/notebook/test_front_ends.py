@@ -189,7 +189,10 @@ def test_a_shell_without_a_kernel_keeps_values_tables_and_the_end(shared_pool: P
 
 
 def test_a_notebook_under_ipython_is_a_terminal_with_numbers(shared_pool: Pool, tmp_path: Path) -> None:
-    cells = ["%load_ext jupyter_elastic", HEAD + "\nprint('first')", HEAD + "\nprint('second')"]
+    cells = [
+        "%load_ext jupyter_elastic", HEAD + "\nprint('first')", HEAD + "\nprint('second')",
+        "%elastic timeline --ahead 0",
+    ]  # fmt: skip
     made: Any = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     nbformat.write(made, tmp_path / "in.ipynb")
     done = subprocess.run(
@@ -200,3 +203,4 @@ def test_a_notebook_under_ipython_is_a_terminal_with_numbers(shared_pool: Pool, 
     assert "cell-2: completed" in done.stdout
     assert "cell-3: completed" in done.stdout
     assert "second" in done.stdout
+    assert "The picture is in JupyterLab" in done.stdout

@@ -85,7 +85,7 @@ def test_cancel_all_of_a_user(shared_pool: Pool) -> None:
     assert {shared_pool.ended(job).outcome for job in jobs} == {"cancelled"}
 
 
-def test_top_shows_one_picture(shared_pool: Pool) -> None:
+def test_top_shows_one_picture_and_the_timeline_says_where_its_own_is(shared_pool: Pool) -> None:
     job = shared_pool.submit(
         "import time\nprint('up', flush=True)\ntime.sleep(600)", slots=2, name="[red]long[/] <one>"
     )
@@ -95,6 +95,10 @@ def test_top_shows_one_picture(shared_pool: Pool) -> None:
     for words in ("0 of 2 CPU slots", f"[{job}] [{job}]", "[red]long[/] <one>", "running for"):
         assert words in done.stdout
     assert json.loads(ask(shared_pool, "pool", "--json").stdout)["total_jobs"] == 1
+    done = ask(shared_pool, "timeline", "--ahead", "0")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"job {job} [red]long[/] <one> (")
+    assert "%elastic timeline" in done.stdout
     shared_pool.cancel(job)
     shared_pool.ended(job)
 

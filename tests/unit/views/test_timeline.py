@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import itertools
-import re
 from typing import Any
 
 import msgspec
 import pytest
-from rich.console import Console
 
+from jupyter_elastic.cli import timeline_command
 from jupyter_elastic.scheduler.forecast import outlook
 from jupyter_elastic.scheduler.forecast.outlook import Eta, JobOutlook, Outlook
 from jupyter_elastic.scheduler.sim.simulation import make_policy
@@ -33,11 +31,11 @@ from jupyter_elastic.types import (
     SlotsReleased,
 )
 from jupyter_elastic.types.texts import has_control
-from jupyter_elastic.views import timeline_page, timeline_text
+from jupyter_elastic.views import timeline_page
 from jupyter_elastic.views.pool_model import PoolModel
 from jupyter_elastic.views.timeline_bars import MAX_BARS, Rows, future_bars
 from jupyter_elastic.views.timeline_model import TimelineModel
-from jupyter_elastic.views.timeline_screen import TimelineLook, TimelineScreen
+from jupyter_elastic.views.timeline_screen import TimelineLook, job_lines
 from tests.unit.scheduler.policies.pool import job, view
 
 
@@ -238,36 +236,16 @@ def test_a_start_of_which_nothing_is_known_is_said_so() -> None:
     assert (job.state, job.starts, job.ends) == ("start not known yet, 1 job before it", None, None)
 
 
-def drawn(screen: TimelineScreen, width: int = 90) -> str:
-    console = Console(file=io.StringIO(), width=width)
-    console.print(timeline_text.picture(screen, width=width))
-    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+def test_the_lines_say_when_unfinished_jobs_start_and_end() -> None:
+    story = one_resized()
+    story.submit(160.0, 2)
+    by_number = sorted(job_lines(story.screen(200.0, ahead=ahead(), made_at=200.0)))
+    assert by_number == ["job 1 digits (ann): rescaling, ends in about 1 to 2 min", "job 2 digits (ann): queued"]
+    story.end(210.0, 1, "h0:0")
+    assert job_lines(story.screen(220.0)) == ["job 2 digits (ann): queued"]
 
 
-def test_in_a_terminal_a_bar_begins_with_its_number_and_now_is_a_line() -> None:
-    text = drawn(one_resized().screen(200.0, past_s=100.0, ahead_s=80.0, ahead=ahead(), made_at=200.0))
-    first, second, third, fourth, axis, told = text.splitlines()
-    assert re.match(r"h0:0 +1━+│1┄+", first)
-    assert re.match(r"h0:1 +1━+ +│ +1┄+", second)
-    assert re.match(r"h0:2 +1━+ +│ *$", third)
-    assert re.match(r"h0:3 +│ *$", fourth)
-    assert re.fullmatch(r" +1 min 40 s ago +now +in 1 min 20 s", axis.rstrip())
-    assert told.startswith("job 1 digits (ann): rescaling, ends in about 1 to 2 min")
-    narrow = drawn(one_resized().screen(200.0, ahead=ahead(), made_at=200.0), width=40)
-    assert max(map(len, narrow.splitlines())) <= 40
-    assert "ends in about 1 to 2 min" in " ".join(narrow.split())
-
-
-def test_many_slots_are_a_line_for_each_host_in_a_terminal() -> None:
-    story = Story(slots=8, hosts=125)
-    story.submit(100.0, 1)
-    story.start(100.0, 1, *(f"h0:{n}" for n in range(8)))
-    lines = drawn(story.screen(200.0)).splitlines()
-    assert len(lines) < 70
-    assert re.match(r"h0 … h1 +▄+│", lines[0])  # the half of two hosts
-
-
-def test_html_and_terminal_show_names_as_text() -> None:
+def test_html_and_lines_show_names_as_text() -> None:
     story = Story()
     story.submit(100.0, 1, "a\x1b]0;t\x07", "<script>x\x1b[2J</script>")
     story.start(101.0, 1, "h0:0")
@@ -276,14 +254,16 @@ def test_html_and_terminal_show_names_as_text() -> None:
     assert "<script" not in page
     assert "job 1" in page
     assert ">now<" in page
-    assert not any(has_control(line) for line in drawn(screen).splitlines())
+    (line,) = job_lines(screen)
+    assert not has_control(line)
+    assert timeline_command.text(screen) == line
 
 
 def test_an_empty_pool_has_a_timeline_too() -> None:
     screen = TimelineModel(since=0.0).screen(PoolModel(), TimelineLook(), 100.0, outlook=Outlook(), made_at=None)
     assert (screen.bars, screen.hosts, screen.jobs) == ([], [], [])
     timeline_page.html(screen)
-    drawn(screen)
+    assert timeline_command.text(screen) == "no job runs or waits"
 
 
 def test_a_switch_of_the_policy_is_marked() -> None:
