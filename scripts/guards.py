@@ -141,22 +141,22 @@ GUARDS = (
           "if state.owner_of(known) != command.by:", "if False:",
           f"{HOSTILE}::test_another_unix_user_may_see_and_submit_but_not_touch"),
     # who is who
-    Guard("a name is what the kernel says", "scheduler/net/transport.py",
+    Guard("a name is what the kernel says", "scheduler/net/peers.py",
           'return uid_of_peer(str(frame.get("Peer-Address")))', 'return str(frame.get("User-Id"))',
           f"{HOSTILE}::test_a_peer_cannot_write_its_own_name_into_its_greeting"),
-    Guard("names that peers give themselves are refused", "scheduler/net/transport.py",
+    Guard("names that peers give themselves are refused", "scheduler/net/peers.py",
           "        if len(identity) != 5 or identity[0] != 0:\n"
-          "            self.connections.end(_connection(parts[-1]))\n"
+          "            self._connections.end(_connection(parts[-1]))\n"
           "        if len(parts) != 2 or len(identity) != 5 or identity[0] != 0:\n", "        if len(parts) != 2:\n",
           f"{HOSTILE}::test_parts_and_names_of_ones_own_are_ignored"),
     Guard("a name under another id inherits nothing", "scheduler/access/users.py",
           "bound is None or bound == uid", "True",
           "live/daemon/test_others.py::test_an_id_that_is_used_again_and_a_name_under_another_id_inherit_nothing"),
-    Guard("a key that is struck off loses its connection", "scheduler/net/transport.py",
+    Guard("a key that is struck off loses its connection", "scheduler/net/peers.py",
           "if caller is None or name_of(caller) != peer.user:", "if False:",
           f"{HOSTILE}::test_a_key_that_is_struck_off_loses_its_connection_and_a_bad_line_costs_itself"),
-    Guard("a key that is not in the table gets in nowhere", "scheduler/net/transport.py",
-          '                    caller = self._keys.caller(key.decode("ascii"))', '                    caller = "ann"',
+    Guard("a key that is not in the table gets in nowhere", "scheduler/net/zap.py",
+          '                caller = self._keys.caller(key.decode("ascii"))', '                caller = "ann"',
           f"{HOSTILE}::test_curve_lets_in_the_keys_of_the_table_and_nobody_else"),
     Guard("a process of somebody else is not served", "platform/peer.py",
           "if uid != os.getuid():", "if False:",

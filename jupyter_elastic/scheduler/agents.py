@@ -15,7 +15,8 @@ from jupyter_elastic.scheduler.core.agent_succession import objection
 from jupyter_elastic.scheduler.core.react import outstanding
 from jupyter_elastic.scheduler.core.state import Job
 from jupyter_elastic.scheduler.journal.state_store import StateStore
-from jupyter_elastic.scheduler.net.transport import Peer, Transport
+from jupyter_elastic.scheduler.net.peers import Peer
+from jupyter_elastic.scheduler.net.transport import Transport
 from jupyter_elastic.scheduler.slots.leases import AttemptId, Leases
 from jupyter_elastic.types import ACTIVE, AgentReported, AnyEffect, Cancel, ReleaseReported, TakenForLost
 from jupyter_elastic.types.errors import BadRequest, NotAllowed, ProtocolError

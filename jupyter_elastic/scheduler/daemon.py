@@ -28,8 +28,9 @@ from jupyter_elastic.scheduler.journal.state_store import Context, StateStore
 from jupyter_elastic.scheduler.journal.usage_query import UsageQuery
 from jupyter_elastic.scheduler.net.event_streams import Subscriptions
 from jupyter_elastic.scheduler.net.fair_queue import FairQueue
+from jupyter_elastic.scheduler.net.peers import Peer
 from jupyter_elastic.scheduler.net.rate_limits import UNIT_S, Allowances, too_fast, too_many_connections
-from jupyter_elastic.scheduler.net.transport import Peer, Transport
+from jupyter_elastic.scheduler.net.transport import Transport
 from jupyter_elastic.scheduler.planning.planner import Planner
 from jupyter_elastic.scheduler.planning.policy_runner import PolicyRunner
 from jupyter_elastic.scheduler.settings import Settings
@@ -366,7 +367,7 @@ class Daemon:
         self.subscriptions.publish(events)
         self._counted.take(events, self.store.core.state)
         if keys := {event.data.key for event in events if isinstance(event.data, KeyRegistered | KeyRevoked)}:
-            self.transport.judge_again(keys)
+            self.transport.peers.judge_again(keys)
         self.agents.execute(effects)
         if events:
             self._timers.set_alarm()

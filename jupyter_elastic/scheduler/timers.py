@@ -97,7 +97,7 @@ class Timers:
             if self._store.try_again():
                 self._agents.report_all()
             self._transport.connections.end_silent()
-            self._transport.end_changed()
+            self._transport.peers.end_changed()
             self._agents.end_leases()
             self._agents.drop_silent()
             self._transport.prune(PEER_SILENCE_S)

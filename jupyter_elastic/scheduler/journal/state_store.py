@@ -19,7 +19,7 @@ from jupyter_elastic.scheduler.clock import Clock
 from jupyter_elastic.scheduler.journal.journal import Journal
 from jupyter_elastic.scheduler.journal.restore import LONG, restore, save_snapshot
 from jupyter_elastic.scheduler.metrics import SHORT_S, Histogram
-from jupyter_elastic.scheduler.net.transport import Peer
+from jupyter_elastic.scheduler.net.peers import Peer
 from jupyter_elastic.types import AnyEffect, Event, Stimulus
 from jupyter_elastic.types.errors import BadRequest, ElasticError, JournalError
 

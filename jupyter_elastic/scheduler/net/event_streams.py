@@ -18,8 +18,9 @@ from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.access.auth import Caller, Rights
 from jupyter_elastic.scheduler.access.visibility import Visibility
 from jupyter_elastic.scheduler.journal.state_store import StateStore
+from jupyter_elastic.scheduler.net.peers import Peer
 from jupyter_elastic.scheduler.net.rate_limits import Limits, ask_admins
-from jupyter_elastic.scheduler.net.transport import Peer, Transport
+from jupyter_elastic.scheduler.net.transport import Transport
 from jupyter_elastic.types import Event, JobId
 from jupyter_elastic.types.errors import BadRequest, JournalError, ProtocolError, TooMuch
 

@@ -1,35 +1,31 @@
-"""Serve the daemon's sockets: identify users, receive frames, send answers. No input is trusted.
+"""Serve the daemon's sockets: receive frames, send answers. No input is trusted.
 
 On a UNIX socket (`ipc://`) the kernel tells which user is at the other end; on an optional TCP socket with CURVE a
-table of public keys does. Frames are passed on one by one, with a call after the last one received, so that one
-fdatasync serves them all. A peer that does not read gets a bounded queue and delays nobody.
+table of public keys does (`peers`, `zap`). Frames are passed on one by one, with a call after the last one received,
+so that one fdatasync serves them all. A peer that does not read gets a bounded queue and delays nobody.
 Knows ZeroMQ and asyncio; must not know what a frame means.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from math import inf
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import zmq
-from msgspec import Struct
-from zmq.utils import z85
 
 from jupyter_elastic.protocol.wire import MAX_FRAME
-from jupyter_elastic.scheduler.access.auth import Caller, Guest, Keys, name_of, uid_of_peer
+from jupyter_elastic.scheduler.access.auth import Keys
 from jupyter_elastic.scheduler.access.users import Users
 from jupyter_elastic.scheduler.net.connections import Connections
 from jupyter_elastic.scheduler.net.fair_queue import FairQueue
-from jupyter_elastic.scheduler.net.rate_limits import Allowance
-from jupyter_elastic.types import AgentOrigin
+from jupyter_elastic.scheduler.net.peers import Peer, Peers
+from jupyter_elastic.scheduler.net.zap import ZapHandler
 
 BATCH = 512
 """Maximum number of frames received, and answered, at once."""
@@ -37,12 +33,7 @@ TURN_S = 0.002
 """Maximum seconds of receiving, and of answering, at a time on a shared pool, to bound other users' waits."""
 OUTBOX = 10_000
 """Maximum number of frames queued for a slow peer, beside the 1000 in its socket; a peer with more is dropped."""
-HELD_BYTES = 64 * 1024 * 1024
-"""Bytes queued for all peers that are not identified yet; one more frame costs its sender the connection."""
-NAMES_S = 60.0
-"""Seconds between checks that users still have the names that they connected with."""
 OUTBOX_BYTES = 32 * 1024 * 1024
-_ZAP = "inproc://zeromq.zap.01"
 
 log = logging.getLogger(__name__)
 
@@ -55,45 +46,6 @@ class CurveKeys(NamedTuple):
     public: bytes
     secret: bytes
     keys: Keys
-
-
-class Peer(Struct, eq=False):
-    """A connection; the socket determines its user for as long as it lasts."""
-
-    socket: zmq.Socket[bytes]
-    identity: bytes
-    user: str
-    who: int | str = ""
-    """UNIX id or public key that stands for the user."""
-    guest: Guest | None = None
-    """User and rights of a registered key; None for other users."""
-    groups: tuple[str, ...] = ()
-    """Groups of the user, as the registrar named them."""
-    descriptor: int = -1
-    role: str = "client"
-    place: AgentOrigin | None = None
-    """Origin of an agent."""
-    received_at: float = 0.0
-    """Monotonic time of the last frame."""
-    gone: bool = False
-    hung_up: bool = False
-    """True once the peer was disconnected: later frames no longer count."""
-    surplus: bool = False
-    """True if the connection exceeds its user's maximum."""
-    allowance: Allowance | None = None
-    """Requests that the connection may still make; None: unlimited."""
-    waiting_bytes: int = 0
-    """Bytes queued for the peer until it reads."""
-
-    @property
-    def caller(self) -> Caller:
-        """User or guest on the connection."""
-        return self.user if self.guest is None else self.guest
-
-    @property
-    def uid(self) -> int | None:
-        """UNIX id of the user; None for a user who connected by a key."""
-        return self.who if isinstance(self.who, int) else None
 
 
 class Transport:
@@ -115,21 +67,18 @@ class Transport:
         self._take = take
         self._rest = rest
         self._monotonic = monotonic
-        self._users = users or Users()
-        self._held: dict[tuple[int, bytes], list[zmq.Frame]] = {}
-        """Frames of connections whose user is not known yet."""
-        self._held_bytes = 0
-        self._names_at = monotonic() + NAMES_S
+        users = users or Users()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.connections = Connections(
             self._context,
             monotonic,
             by_user=connections_by_user,
             is_admin=is_admin,
-            name_of=self._users.known,
+            name_of=users.known,
             is_barred=is_barred,
             left=self._left,
         )
+        self.peers = Peers(users, self.connections, monotonic, hear=self._hear, wake=self._pump_soon, end=self._end)
         self.forgotten: Callable[[Peer], None] = lambda _peer: None
         """Called with each peer that is gone."""
         self._admit = admit
@@ -137,9 +86,7 @@ class Transport:
         self._monitors: list[zmq.Socket[bytes]] = []
         self._sockets: dict[zmq.Socket[bytes], bool] = {}
         """All sockets, with True for those that CURVE guards."""
-        self._zap: zmq.Socket[bytes] | None = None
-        self._keys: Keys | None = None
-        self._peers: dict[tuple[int, bytes], Peer] = {}
+        self._zap: ZapHandler | None = None
         self._lagging: dict[Peer, deque[bytes]] = {}
         """Frames for peers that don't read; most do, and a queue for each would be half of a connection's memory."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -156,9 +103,8 @@ class Transport:
 
     def listen_tcp(self, endpoint: str, curve: CurveKeys) -> str:
         """Listen on TCP with CURVE, and return the endpoint with its real port. Only keys of the table are admitted."""
-        self._zap = self._context.socket(zmq.REP)
-        self._zap.bind(_ZAP)
-        self._keys = curve.keys
+        self._zap = ZapHandler(self._context, curve.keys)
+        self.peers.keys = curve.keys
         socket = self._socket()
         self._sockets[socket] = True
         socket.curve_server = 1
@@ -176,21 +122,22 @@ class Transport:
             self._loop.add_reader(_descriptor(monitor), self._look)
         self._look()
         if self._zap is not None:
-            self._loop.add_reader(_descriptor(self._zap), self._answer_zap)
+            self._loop.add_reader(_descriptor(self._zap.socket), self._answer_zap)
             self._answer_zap()
         self._pump_soon()
 
     def close(self) -> None:
         """Close all sockets; frames that were not sent yet get a second."""
         if self._loop is not None:
-            for socket in [*self._sockets, *self._monitors, *([self._zap] if self._zap else [])]:
+            for socket in [*self._sockets, *self._monitors, *([self._zap.socket] if self._zap else [])]:
                 self._loop.remove_reader(_descriptor(socket))
         self._loop = None
+        self.peers.close()
         reader = self.connections.close()
         for socket in self._sockets:
             socket.close(linger=1000)
         if self._zap is not None:
-            self._zap.close(linger=0)
+            self._zap.socket.close(linger=0)
         self._context.term()
         reader.join()
 
@@ -230,42 +177,12 @@ class Transport:
         peer.waiting_bytes = 0
         self._lagging.pop(peer, None)
         self.forgotten(peer)
-        self._peers.pop((id(peer.socket), peer.identity), None)
+        self.peers.remove(peer)
 
     def hang_up(self, peer: Peer) -> None:
         """End the peer's connection; frames that it has sent and that were not taken yet are lost."""
         peer.hung_up = True
         self.connections.end(peer.descriptor, peer)
-
-    def end_changed(self) -> None:
-        """End connections whose user is no longer valid: a removed key, an id under a new name."""
-        if self._keys is not None and self._keys.read_again():
-            self.judge_again({peer.who for peer in self._peers.values() if isinstance(peer.who, str)})
-        if self._monotonic() >= self._names_at:
-            self._names_at = self._monotonic() + NAMES_S
-            for uid in {peer.who for peer in self._peers.values() if isinstance(peer.who, int)}:
-                self._users.ask(uid, functools.partial(self._end_renamed, uid))
-
-    def judge_again(self, keys: Collection[str]) -> None:
-        """End the connections of those of the keys that may no longer connect, and renew the others' rights."""
-        for peer in [peer for peer in self._peers.values() if peer.who in keys]:
-            caller = self._keys.caller(str(peer.who)) if self._keys is not None else None
-            if caller is None or name_of(caller) != peer.user:
-                self._end(peer)
-            else:
-                self._allow(peer, caller)
-
-    def _allow(self, peer: Peer, caller: Caller) -> None:
-        if self._keys is not None and isinstance(caller, Guest):
-            peer.guest, peer.groups = caller, self._keys.groups(str(peer.who))
-        else:
-            peer.guest, peer.groups = None, ()
-
-    def _end_renamed(self, uid: int, user: str) -> None:
-        if user == f"#{uid}":
-            return  # the directory knows no name now: it may be out of reach
-        for peer in [peer for peer in self._peers.values() if peer.who == uid and peer.user != user]:
-            self._end(peer)
 
     def _end(self, peer: Peer) -> None:
         log.warning("%s is no longer who was let in: the connection is ended", peer.user, extra={"user": peer.user})
@@ -274,8 +191,7 @@ class Transport:
 
     def prune(self, silent_s: float) -> None:
         """Forget clients without a frame for `silent_s` seconds; one that lives is known again with its next frame."""
-        limit = self._monotonic() - silent_s
-        for peer in [peer for peer in self._peers.values() if peer.received_at < limit and peer.role == "client"]:
+        for peer in self.peers.silent_clients(self._monotonic() - silent_s):
             self.forget(peer)
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -330,7 +246,7 @@ class Transport:
             parts = [] if self._fair_queue.full else _next_message(socket)
             if not parts:
                 return
-            self._receive(socket, curve, parts, now)
+            self.peers.receive(socket, curve, parts, now)
             if self._admit is not None and self._monotonic() > now + TURN_S / len(self._sockets):
                 return
 
@@ -347,61 +263,6 @@ class Transport:
             self._pumping = True
             self._loop.call_soon(self._pump)
 
-    def _receive(self, socket: zmq.Socket[bytes], curve: bool, parts: Sequence[zmq.Frame], now: float) -> None:
-        # Names that peers give themselves are refused: who took the name of one who just left would get their frames.
-        identity = parts[0].bytes
-        if len(identity) != 5 or identity[0] != 0:
-            self.connections.end(_connection(parts[-1]))
-        if len(parts) != 2 or len(identity) != 5 or identity[0] != 0:
-            return
-        who = self._who(curve, parts[1])
-        if who is None:
-            return
-        key = (id(socket), identity)
-        peer = self._peers.get(key)
-        if peer is None:
-            if isinstance(who, int):
-                self._hold(socket, identity, who, parts[1])
-                return
-            caller = self._keys.caller(who) if self._keys is not None else None
-            if caller is None:
-                self.connections.end(_connection(parts[1]))
-                return
-            peer = self._meet(socket, identity, who, name_of(caller), parts[1])
-            self._allow(peer, caller)
-        self._hear(peer, parts[1], now)
-
-    def _hold(self, socket: zmq.Socket[bytes], identity: bytes, uid: int, frame: zmq.Frame) -> None:
-        """Queue frames of a new connection until its user is known."""
-        key = (id(socket), identity)
-        if key not in self._held:
-            self._held[key] = []
-            self._users.ask(uid, functools.partial(self._known, socket, identity, uid))
-        if self._held_bytes + len(frame) > HELD_BYTES:
-            self.connections.end(_connection(frame))
-            return
-        self._held[key].append(frame)
-        self._held_bytes += len(frame)
-
-    def _known(self, socket: zmq.Socket[bytes], identity: bytes, uid: int, user: str) -> None:
-        """Process the queued frames of a connection whose user is now known."""
-        frames = self._held.pop((id(socket), identity))
-        self._held_bytes -= sum(map(len, frames))
-        if self._loop is None or not frames:
-            return
-        peer = self._meet(socket, identity, uid, user, frames[0])
-        for frame in frames:
-            self._hear(peer, frame, self._monotonic())
-        self._pump_soon()
-
-    def _meet(self, socket: zmq.Socket[bytes], identity: bytes, who: int | str, user: str, frame: zmq.Frame) -> Peer:
-        peer = Peer(socket, identity, user, who, descriptor=_connection(frame))
-        self._peers[id(socket), identity] = peer
-        connection = self.connections.find(peer.descriptor, user)
-        if connection is not None:
-            connection.peer, peer.surplus = peer, connection.surplus
-        return peer
-
     def _hear(self, peer: Peer, frame: zmq.Frame, now: float) -> None:
         if peer.hung_up:
             return
@@ -409,20 +270,6 @@ class Transport:
         said = frame.buffer
         if self._admit is None or self._admit(peer, said):
             self._fair_queue.put(peer.user, (peer, said), len(said))
-
-    @staticmethod
-    def _who(curve: bool, frame: zmq.Frame) -> int | str | None:
-        """Return the sender: a UNIX id or a public key.
-
-        Each source is used only where the other end can't write it: `User-Id` counts under CURVE alone, where the check
-        of the handshake set it; elsewhere a peer can put it into its own greeting.
-        """
-        try:
-            if curve:
-                return str(frame.get("User-Id")) or None
-            return uid_of_peer(str(frame.get("Peer-Address")))
-        except zmq.ZMQError:
-            return None
 
     def _push(self, peer: Peer, frame: bytes) -> Sent:
         try:
@@ -437,21 +284,8 @@ class Transport:
         return "sent"
 
     def _answer_zap(self) -> None:
-        """Check handshakes (ZeroMQ RFC 27). No exception may escape, or every later client would hang."""
-        while self._zap is not None and _readable(self._zap):
-            parts = self._zap.recv_multipart()
-            version, request, key, caller = parts[0], parts[1] if len(parts) > 1 else b"", b"", None
-            try:
-                if len(parts) == 7 and parts[5] == b"CURVE" and self._keys is not None:
-                    key = z85.encode(parts[6])
-                    caller = self._keys.caller(key.decode("ascii"))
-            except Exception:
-                log.exception("a CURVE handshake could not be judged")
-            if caller is None:
-                reply = [version, request, b"400", b"this key is not in the table", b"", b""]
-            else:
-                reply = [version, request, b"200", b"welcome", key, b""]
-            self._zap.send_multipart(reply)
+        while self._zap is not None and _readable(self._zap.socket):
+            self._zap.answer()
 
 
 def _next_message(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
@@ -460,13 +294,6 @@ def _next_message(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
         return socket.recv_multipart(zmq.NOBLOCK, copy=False)
     except zmq.Again:
         return []
-
-
-def _connection(frame: zmq.Frame) -> int:
-    """Return the descriptor of the connection that the frame came on."""
-    with contextlib.suppress(zmq.ZMQError):
-        return int(frame.get("__fd"))
-    return -1
 
 
 def _descriptor(socket: zmq.Socket[bytes]) -> int:

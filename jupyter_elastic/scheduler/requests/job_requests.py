@@ -19,8 +19,8 @@ from jupyter_elastic.scheduler.core.decide_commands import found
 from jupyter_elastic.scheduler.core.explain import count
 from jupyter_elastic.scheduler.core.state import State
 from jupyter_elastic.scheduler.journal.state_store import Context
+from jupyter_elastic.scheduler.net.peers import Peer
 from jupyter_elastic.scheduler.net.rate_limits import ask_admins
-from jupyter_elastic.scheduler.net.transport import Peer
 from jupyter_elastic.scheduler.requests.answering import (
     REASON_CHARS,
     Answer,

@@ -16,7 +16,8 @@ from zmq.utils.monitor import parse_monitor_message
 
 from jupyter_elastic.scheduler.access.users import Users
 from jupyter_elastic.scheduler.net.connections import SILENT_S
-from jupyter_elastic.scheduler.net.transport import NAMES_S, Peer, Transport
+from jupyter_elastic.scheduler.net.peers import NAMES_S, Peer
+from jupyter_elastic.scheduler.net.transport import Transport
 
 
 def test_a_frame_sent_in_vain_hides_no_frame_that_has_come(tmp_path: Path) -> None:
@@ -148,7 +149,7 @@ def test_an_id_under_another_name_loses_its_connection_and_an_unreachable_direct
             for name, gone in ((f"#{os.getuid()}", False), ("ann", False), ("bob", True)):
                 names[0] = name
                 clock[0] += NAMES_S + 1
-                transport.end_changed()
+                transport.peers.end_changed()
                 while any(thread.name == "user name" for thread in threading.enumerate()):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
                 await asyncio.sleep(0)

@@ -11,7 +11,8 @@ from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.journal.audit_query import row
 from jupyter_elastic.scheduler.journal.state_store import StateStore
-from jupyter_elastic.scheduler.net.transport import Peer, Transport
+from jupyter_elastic.scheduler.net.peers import Peer
+from jupyter_elastic.scheduler.net.transport import Transport
 from jupyter_elastic.scheduler.slots.leases import MARGIN_S
 from jupyter_elastic.types import (
     Cancel,

@@ -20,7 +20,7 @@ from jupyter_elastic.scheduler import requests
 from jupyter_elastic.scheduler.access.auth import Rights
 from jupyter_elastic.scheduler.access.visibility import Visibility
 from jupyter_elastic.scheduler.journal.state_store import Context
-from jupyter_elastic.scheduler.net.transport import Peer
+from jupyter_elastic.scheduler.net.peers import Peer
 from jupyter_elastic.types import (
     AnyEventData,
     Cancel,
