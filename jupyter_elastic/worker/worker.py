@@ -12,14 +12,11 @@ gone; 130 interrupted.
 
 from __future__ import annotations
 
-import atexit
 import builtins
 import contextlib
 import faulthandler
-import io
 import linecache
 import os
-import re
 import signal
 import socket
 import sys
@@ -30,22 +27,21 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from jupyter_elastic.jobfiles import results
-from jupyter_elastic.jobfiles.payload import Payload, load_names, read_payload, restore_namespace
-from jupyter_elastic.platform import private_files, processes, reachability
-from jupyter_elastic.platform.imports import after_import, forget_shadowed
+from jupyter_elastic.jobfiles.payload import Payload, read_payload
+from jupyter_elastic.platform import private_files, processes
+from jupyter_elastic.platform.imports import after_import
 from jupyter_elastic.protocol import worker_messages as messages
-from jupyter_elastic.protocol.slot_agent_messages import Enter
 from jupyter_elastic.training import independent, splits
 from jupyter_elastic.training import link as training_session
 from jupyter_elastic.training.frameworks import accelerate, keras_guards, lightning, samplers
-from jupyter_elastic.types.errors import ElasticError, message_of
 from jupyter_elastic.worker import (
-    device_access,
     display,
+    failure_reports,
     hand_over,
     late_variables,
     leaving,
     plugin,
+    process_settings,
     seeds,
     torchrun_environment,
     tracebacks,
@@ -56,6 +52,7 @@ from jupyter_elastic.worker.channel import ORPHANED, DriverChannel, NoOrder, Wor
 from jupyter_elastic.worker.device_parking import DeviceParking
 from jupyter_elastic.worker.display_recorder import recorder
 from jupyter_elastic.worker.leaving import leave
+from jupyter_elastic.worker.main_namespace import MainNamespace
 from jupyter_elastic.worker.parking import Interrupts, Parking
 from jupyter_elastic.worker.rank_output import RankFiles
 from jupyter_elastic.worker.stacks import StackWatch
@@ -64,12 +61,8 @@ FAILED = 1
 INTERRUPTED = 130
 FRAMEWORKS = frozenset({"torch", "tensorflow"})
 """Frameworks that a joining worker's parent must have imported, if the session has."""
-MAX_TRACEBACK = 100_000
-"""Maximum characters that are sent; the rank's stderr has the whole traceback."""
 END_S = 10.0
 """Seconds that a failed worker waits to be ended by its driver: its group breaks only when the driver knows why."""
-
-_NOT_SENT = re.compile(r"Can't get attribute '(\w+)' on <module '__main__'")
 
 _watch = StackWatch()
 
@@ -78,9 +71,7 @@ class Worker:
     """One run of the cell; a session's worker runs one cell after the other."""
 
     def __init__(self, channel: DriverChannel) -> None:
-        self._namespace: dict[str, Any] = {}
-        atexit.register(self._let_go)
-        self._owned: frozenset[str] = frozenset()
+        self._main = MainNamespace()
         self._cell = ""
         """File name of the cell's own lines."""
         self._labels: dict[str, str] = {}
@@ -140,7 +131,7 @@ class Worker:
         recorder.flush()
         self._autoreload.after_cell()
         if self._rank == 0:
-            self._parking.folder.write_names(sorted(name for name in self._namespace if not name.startswith("_")))
+            self._parking.folder.write_names(sorted(name for name in self._main.names if not name.startswith("_")))
             if warning := self._parking.warning():
                 sys.stderr.write(f"note: {warning}\n")
         why = self._devices.park(self._order.slot) if self._order.visible else ""
@@ -166,11 +157,8 @@ class Worker:
             failed = False
         except KeyboardInterrupt as problem:
             self._output.follow(self._rank)
-            text = tracebacks.text_of(problem, self._cell, self._labels)[-MAX_TRACEBACK:]
-            message = message_of(problem)[:MAX_TRACEBACK]
-            self._channel.send(
-                messages.Interrupted(rank=self._rank, error="KeyboardInterrupt", message=message, traceback=text)
-            )
+            text = tracebacks.text_of(problem, self._cell, self._labels)
+            self._channel.send(failure_reports.interrupted(self._rank, problem, text))
             if self._parking is None:
                 problem.__traceback__ = problem.__context__ = None
                 leave(INTERRUPTED)
@@ -223,36 +211,10 @@ class Worker:
 
     # --- before the cell
 
-    def _here(self, path: str, payload: Payload) -> str:
-        """Return a path on this host: a path below the folder that the cell runs in becomes one in this host's copy."""
-        if not self._order.copy or not Path(path).is_relative_to(payload.workdir):
-            return path
-        return str(Path(self._order.copy, Path(path).relative_to(payload.workdir)))
-
     def _prepare(self, payload: Payload) -> None:
-        if self._order.visible:  # before anything could open a device
-            asked = Enter(self._order.job, self._order.attempt, self._order.slot)
-            if problem := device_access.enter(asked):
-                sys.stderr.write(f"jupyter-elastic: the machine's slot agent has refused this worker: {problem}\n")
-        self._set_variables(payload)
-        if self._order.visible:
-            os.environ["CUDA_VISIBLE_DEVICES"] = self._order.visible
-        _limit_threads()
+        process_settings.set_up(self._order, payload)
         self._say_place(**self._rendezvous())
-        if self._order.address != messages.LOOPBACK:
-            name = reachability.interface(self._order.address)
-            for variable in {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"} - payload.env.keys():
-                os.environ[variable] = name
-        ours = [self._here(entry, payload) for entry in payload.sys_path]
-        sys.path[:] = [*ours, *(entry for entry in sys.path if entry not in ours)]
-        if payload.argv:
-            forget_shadowed(sys.path[0])
-        sys.argv = [*payload.argv] or [payload.label or payload.filename]
-        if payload.workdir:
-            try:
-                os.chdir(self._here(payload.workdir, payload))
-            except OSError as problem:
-                raise ElasticError(f"the notebook's folder can't be entered: {problem}") from problem
+        process_settings.follow_notebook(self._order, payload)
         self._session.rank = self._rank
         training_session.current = self._session
         if self._order.plugin:
@@ -269,7 +231,7 @@ class Worker:
             independent.guard()
         if payload.seed is not None:
             seeds.same_again(payload.seed + self._rank)
-        self._make_main(payload)
+        self._main.make(self._order, payload, self._rank, self._size)
         late_variables.watch(self._labels)
         builtins.display = display.display  # type: ignore[attr-defined]  # as in a notebook
         if not payload.argv:  # a script may be given input
@@ -277,39 +239,13 @@ class Worker:
             sys.breakpointhook = no_debugger
             after_import("pdb", _without_debugger)
 
-    def _set_variables(self, payload: Payload) -> None:
-        """Set the variables of the job and of its cell, and keep the job's own addresses from proxies."""
-        of_job = dict(self._order.env)
-        hosts = of_job.pop("no_proxy", "").split(",")
-        os.environ.update({**of_job, **payload.env})
-        os.environ.update(torchrun_environment.no_proxy(os.environ, (*hosts, self._order.master, self._order.address)))
-
-    def _make_main(self, payload: Payload) -> None:
-        """Make a `__main__` whose names are the cell's."""
-        main = sys.modules["__main__"] = types.ModuleType("__main__")
-        self._namespace = vars(main)
-        if self._late:
-            hand_over.read(self._folder, self._namespace)
-            self._take_names(payload)
-        else:
-            restore_namespace(payload, self._namespace)
-        self._namespace.update(
-            __name__="__main__",
-            rank=self._rank,
-            world_size=self._size,
-            local_rank=self._order.local_rank,
-            device=self._order.device,
-        )
-        if payload.argv:
-            self._namespace["__file__"] = payload.filename
-
     def _prepare_again(self, payload: Payload) -> None:
         """Prepare for a later cell of a session: the job's settings change, the cells' variables stay."""
         assert payload.session is not None
         if self._order.visible:
             os.environ["CUDA_VISIBLE_DEVICES"] = self._order.visible
         self._devices.restore(self._order.slot, self._order.visible)
-        self._set_variables(payload)
+        process_settings.set_variables(self._order, payload)
         self._say_place(**self._rendezvous())
         sys.path[:] = [*(entry for entry in payload.sys_path if entry not in sys.path), *sys.path]
         self._session.rank = self._rank
@@ -320,25 +256,17 @@ class Worker:
             cast("plugin.StayingPlugin", self._plugin).next_cell(self._host())
         if payload.seed is not None:
             seeds.same_again(payload.seed + self._rank)
-        self._take_names(payload)
+        self._main.take(payload, self._rank)
         self._expect(self._rank, self._size)
-        self._namespace["device"] = self._order.device
+        self._main.names["device"] = self._order.device
         linecache.checkcache()
-
-    def _take_names(self, payload: Payload) -> None:
-        """Take the names that a cell sends to its session: those that the session lacks, or all."""
-        assert payload.session is not None
-        if not payload.session.runs_on(self._rank):
-            return
-        before = frozenset(self._namespace)
-        for name, value in load_names(io.BytesIO(payload.names), self._namespace).items():
-            if payload.session.replaces or name not in before:
-                self._namespace[name] = value
 
     def _hand_over(self, payload: Payload) -> None:
         """Let the session grow in this cell, if joining workers can get what they need."""
         assert payload.session is not None
-        self._session.keeps_size = hand_over.write(self._folder, self._namespace, payload.source, payload.session.reads)
+        self._session.keeps_size = hand_over.write(
+            self._folder, self._main.names, payload.source, payload.session.reads
+        )
         if not self._session.keeps_size:
             self._channel.send(messages.HandedOver(frameworks=tuple(FRAMEWORKS & sys.modules.keys())))
 
@@ -366,9 +294,7 @@ class Worker:
         self._session.rank = rank
         self._say_place()
         samplers.follow(rank, size)
-        for name, value in (("rank", rank), ("world_size", size)):
-            if name not in self._owned:
-                self._namespace[name] = value
+        self._main.set_numbers(rank, size)
 
     def _rendezvous(self) -> dict[str, Any]:
         order = self._order
@@ -391,23 +317,19 @@ class Worker:
         self._cell = payload.filename
         self._labels.update(payload.labels)
         cell = Cell(payload)
-        self._owned |= cell.sets
-        cell.run(self._namespace, self._loop)
+        self._main.leave_to_cell(cell.sets)
+        cell.run(self._main.names, self._loop)
         independent.ended()
 
     def _write_results(self, payload: Payload) -> None:
         if not payload.out:
             return
-        data = results.pack({name: self._namespace[name] for name in payload.out if name in self._namespace})
+        data = results.pack({name: self._main.names[name] for name in payload.out if name in self._main.names})
         folder = self._folder / "results"
         folder.mkdir(mode=0o700, exist_ok=True)
         private_files.write_private(folder / f"rank.{self._rank}.pickle", data)
 
     # --- after a failure, or when it is not wanted any more
-
-    def _let_go(self) -> None:
-        """Drop the reference to the cell's names, so that Python's end finalizes them."""
-        self._namespace = {}
 
     def _exit_removed(self) -> NoReturn:
         self._output.drop()
@@ -415,29 +337,15 @@ class Worker:
 
     def _failed(self, problem: BaseException) -> None:
         """Report the failure, and leave; a session's worker stays."""
-        if isinstance(problem, AttributeError) and (lacks := _NOT_SENT.match(str(problem))):
-            name = lacks[1]
-            problem.add_note(
-                f"`{name}` of the notebook was not sent: name it in the cell too, or send it by --in {name}"
-            )
+        failure_reports.note_not_sent(problem)
         text = tracebacks.text_of(problem, self._cell, self._labels)
         self._output.follow(self._rank)
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(text)
             sys.stderr.flush()
-        kind = type(problem).__name__
         groups = self._session.groups
         broken = groups is not None and groups.peer_lost(problem) is not None
-        self._channel.send(
-            messages.Failed(
-                rank=self._rank,
-                error=kind,
-                message=(message_of(problem) + self._late_hint(problem))[:MAX_TRACEBACK],
-                traceback=text[-MAX_TRACEBACK:],
-                broken_group=broken,
-                echo=broken or tracebacks.is_echo(problem),
-            )
-        )
+        self._channel.send(failure_reports.failed(self._rank, problem, text, broken=broken, late=self._late))
         if self._parking is not None:
             return
         if broken:
@@ -446,12 +354,6 @@ class Worker:
         signal.signal(signal.SIGTERM, lambda *_: leave(FAILED))
         time.sleep(END_S)
         leave(FAILED)
-
-    def _late_hint(self, problem: BaseException) -> str:
-        """Return why a name may be missing on this rank only."""
-        if not (self._late and isinstance(problem, NameError)):
-            return ""
-        return f" (rank {self._rank} came to the session in an earlier cell, with what training.share had named)"
 
 
 def _send_last_report() -> None:
@@ -463,14 +365,6 @@ def _send_last_report() -> None:
 
 def _without_debugger(pdb: types.ModuleType) -> None:
     pdb.set_trace = no_debugger  # type: ignore[attr-defined]
-
-
-def _limit_threads() -> None:
-    """Set the thread count of frameworks that are loaded already: they don't read the environment any more."""
-    threads = os.environ.get("OMP_NUM_THREADS", "")
-    torch = sys.modules.get("torch")
-    if torch is not None and threads.isdecimal():
-        torch.set_num_threads(int(threads))
 
 
 def prepare() -> None:
