@@ -1,4 +1,4 @@
-"""The states of a worker in its group as one table, and the picture drawn from it. Pure.
+"""The states of a worker in its group as one table, the worker that has them, and the table's picture. Pure.
 
 A message of the worker (`Ready ...`, `Joined`, `Done`) or an action of `membership` (`StartMember`,
 `FormPrivateGroup`, `FormGroup`, `RemoveMember`, `Kill`, `Restart`) leads from one state to another. A worker's
@@ -7,8 +7,11 @@ process may end in any state.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+
+from jupyter_elastic.types import SlotId
 
 
 class MemberState(StrEnum):
@@ -73,6 +76,44 @@ _TABLE: dict[tuple[MemberState | None, str], MemberState] = {(move.origin, move.
 def after(place: MemberState | None, cause: str) -> MemberState | None:
     """Return the state after `cause`; None if `cause` can't happen in `place`."""
     return _TABLE.get((place, cause))
+
+
+@dataclass
+class Member:
+    """A worker of the group, or one that is to join."""
+
+    name: str
+    slot: SlotId
+    age: int
+    place: MemberState = MemberState.WORKING
+    round: int = 0
+    """The last round that the worker was let into; 0: none yet."""
+    has_state: bool = False
+    """True if the worker holds the state of the training."""
+    training: int = 0
+    """Number of the training, within the cell, that the worker has come to."""
+    new: bool = False
+    """True if a group existed before the worker, and the worker has not taken a step with it."""
+    reserved_rank: tuple[int, int] | None = None
+    """Reserved rank of a joining worker, and the group's size."""
+    early: bool = False
+    """True if the worker joined by a collective before `elastic.run`, and has not come to `elastic.run` yet."""
+
+    @property
+    def waits(self) -> bool:
+        """True while the worker is at a rendezvous."""
+        return self.place in WAITING
+
+    @property
+    def out(self) -> bool:
+        """True if the worker has ended its cell, or is on its way out."""
+        return self.place in OUT
+
+    def move(self, cause: str) -> bool:
+        """Change the worker's state by the table; return True if `cause` can happen in that state."""
+        target = after(self.place, cause)
+        self.place = target or self.place
+        return target is not None
 
 
 def mermaid() -> str:

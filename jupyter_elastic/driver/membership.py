@@ -3,7 +3,7 @@
 Each method takes an event and returns the actions that follow; the machine knows no clock, no process and no framework.
 A *round* is one membership of the group and fixes the rank order of its members; the `generation` is the number of the
 scheduler's command that the round serves. One command can need several rounds, when workers die. The states of a worker
-are the table in `places`.
+are the table in `members`.
 
 The rules, measured in ARCHITECTURE.md:
 
@@ -34,9 +34,22 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
 
-from jupyter_elastic.driver.members import OUT, WAITING, MemberState, after
+from jupyter_elastic.driver.group_actions import (
+    Action,
+    CallMember,
+    Drop,
+    FormGroup,
+    FormPrivateGroup,
+    GiveUp,
+    Kill,
+    Release,
+    RemoveMember,
+    Restart,
+    Settled,
+    StartMember,
+)
+from jupyter_elastic.driver.members import Member, MemberState
 from jupyter_elastic.protocol.worker_messages import RendezvousPoint
 from jupyter_elastic.types import SlotId
 
@@ -51,169 +64,6 @@ RESTARTS = 3
 """Deaths in a row, each before `STEADY`, that a resumable cell survives; the next one fails the attempt."""
 STEADY = 300
 """Ticks after a restart from which a resumable cell counts as having made progress."""
-
-
-# --- what is to be done -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class StartMember:
-    """Start worker `name` on `slot`; `rank` of `size` is its probable rank."""
-
-    name: str
-    slot: SlotId
-    rank: int
-    size: int
-    newcomer: bool = False
-    """True if a group existed before the worker: its output is kept separate until it has joined."""
-
-
-@dataclass(frozen=True)
-class FormPrivateGroup:
-    """Let this joining worker initialise a world of its own, in which it believes to be `rank` of `size` already."""
-
-    name: str
-    rank: int
-    size: int
-    alone: bool
-    """True if the worker makes its collectives before `elastic.run` alone: no member would meet them."""
-
-
-@dataclass(frozen=True)
-class FormGroup:
-    """Start a round: `members` in the order of their ranks."""
-
-    round: int
-    generation: int
-    members: tuple[str, ...]
-    restore: bool
-    """True if no member holds state: rank 0 restores the last commit."""
-    collective: bool = False
-    """True if a worker joins by a collective before `elastic.run`, which the members' callbacks are to meet."""
-
-
-@dataclass(frozen=True)
-class RemoveMember:
-    """Let this worker, which waits at the rendezvous, leave with exit code 0."""
-
-    name: str
-    keep: bool = False
-    """True if the worker must save the group's state first: it holds the state and no holder goes on."""
-
-
-@dataclass(frozen=True)
-class CallMember:
-    """Call this member to the rendezvous."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Kill:
-    """End this worker: it is no member and not wanted, or can't get out of a broken join."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Drop:
-    """End this joining worker, if it lives: it has failed, and the others go on without it. `slots` stay empty."""
-
-    name: str
-    slots: tuple[SlotId, ...]
-
-
-@dataclass(frozen=True)
-class Restart:
-    """End these workers: when they are gone, all wanted workers are forked anew."""
-
-    names: tuple[str, ...]
-    planned: bool
-    """True if no worker has died: the workers get time to save."""
-
-
-@dataclass(frozen=True)
-class Release:
-    """Release this slot: no process is on it any more, and none will come."""
-
-    slot: SlotId
-
-
-@dataclass(frozen=True)
-class Settled:
-    """Report that all members of the round have joined."""
-
-    round: int
-    generation: int
-    slots: tuple[SlotId, ...]
-    complete: bool
-    """True if the members are on exactly the slots of the command."""
-
-
-@dataclass(frozen=True)
-class GiveUp:
-    """Fail the attempt.
-
-    The causes: a worker of a cell that isn't elastic died, or was lost with its host; workers die again and again; or
-    this worker ended its cell while the group still needed it.
-    """
-
-    name: str
-    why: Literal["not elastic", "host lost", "too often", "left early"]
-
-
-Action: TypeAlias = (
-    StartMember
-    | FormPrivateGroup
-    | FormGroup
-    | RemoveMember
-    | CallMember
-    | Kill
-    | Drop
-    | Restart
-    | Release
-    | Settled
-    | GiveUp
-)
-
-
-# --- the machine ------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Worker:
-    name: str
-    slot: SlotId
-    age: int
-    place: MemberState = MemberState.WORKING
-    round: int = 0
-    """The last round that the worker was let into; 0: none yet."""
-    has_state: bool = False
-    """True if the worker holds the state of the training."""
-    training: int = 0
-    """Number of the training, within the cell, that the worker has come to."""
-    new: bool = False
-    """True if a group existed before the worker, and the worker has not taken a step with it."""
-    reserved_rank: tuple[int, int] | None = None
-    """Reserved rank of a joining worker, and the group's size."""
-    early: bool = False
-    """True if the worker joined by a collective before `elastic.run`, and has not come to `elastic.run` yet."""
-
-    @property
-    def waits(self) -> bool:
-        """True while the worker is at a rendezvous."""
-        return self.place in WAITING
-
-    @property
-    def out(self) -> bool:
-        """True if the worker has ended its cell, or is on its way out."""
-        return self.place in OUT
-
-    def move(self, cause: str) -> bool:
-        """Change the worker's state by the table; return True if `cause` can happen in that state."""
-        target = after(self.place, cause)
-        self.place = target or self.place
-        return target is not None
 
 
 @dataclass
@@ -247,7 +97,7 @@ class Membership:
     _unmet: bool = False
     """True if that was observed, and not only concluded from the lack of callbacks."""
     _entered: bool = False
-    _workers: dict[str, _Worker] = field(default_factory=dict)
+    _workers: dict[str, Member] = field(default_factory=dict)
     _born: int = 0
     _called: set[str] = field(default_factory=set)
     _broken: int | None = None
@@ -482,13 +332,13 @@ class Membership:
         self.restarts += 1
         return [Restart(tuple(w.name for w in staying), planned)]
 
-    def _members(self) -> list[_Worker]:
+    def _members(self) -> list[Member]:
         """Return the living members of the present round that have not ended their cell and are not on the way out."""
         if not self.round:
             return []
         return [w for w in self._workers.values() if w.round == self.round and not w.out]
 
-    def _newcomers(self) -> list[_Worker]:
+    def _newcomers(self) -> list[Member]:
         return [w for w in self._workers.values() if not w.round]
 
     def _decide(self) -> list[Action]:
@@ -528,7 +378,7 @@ class Membership:
             if slot not in taken:
                 self._age = 0
                 newcomer = self.round > 0 and not self.resumable
-                worker = _Worker(f"w{self._born}", slot, self._born, new=newcomer)
+                worker = Member(f"w{self._born}", slot, self._born, new=newcomer)
                 self._born += 1
                 self._workers[worker.name] = worker
                 rank = (
@@ -540,7 +390,7 @@ class Membership:
                 actions.append(StartMember(worker.name, slot, rank, len(self.wanted), newcomer=newcomer))
         return actions
 
-    def _refuse(self, worker: _Worker) -> list[Action]:
+    def _refuse(self, worker: Member) -> list[Action]:
         """Go on without this and all other joining workers, whose ranks would be wrong; not if too few are left."""
         others = [w for w in self._members() if not w.new and w.slot in self.wanted]  # leaving members don't go on
         enough = len(others) >= max(1, min(self.min_slots, len(self.commanded)))
@@ -550,12 +400,12 @@ class Membership:
         self._misses = 0
         return [Drop(worker.name, tuple(sorted(self._refused))), *self._want(planned=False)]
 
-    def _missed(self, worker: _Worker, times: int = 1) -> list[Action]:
+    def _missed(self, worker: Member, times: int = 1) -> list[Action]:
         """Count a joining worker that is gone, or whose group has ended, before a step; refuse it after a few tries."""
         self._misses += times * worker.new
         return self._refuse(worker) if worker.new and self._misses >= TRIES else []
 
-    def _kept(self) -> list[_Worker]:
+    def _kept(self) -> list[Member]:
         """Return the members that are to stay."""
         return [w for w in self._members() if w.slot in self.wanted or self.finishing]
 
@@ -568,7 +418,7 @@ class Membership:
         }
         return next(rank for rank in itertools.count(len(self._kept())) if rank not in taken), len(self.wanted)
 
-    def _holds(self, worker: _Worker) -> bool:
+    def _holds(self, worker: Member) -> bool:
         """Return True if a joining worker's reserved rank is still right: rank 0 is for a holder of state."""
         if worker.reserved_rank is None:
             return True
@@ -605,13 +455,13 @@ class Membership:
                 actions.append(FormPrivateGroup(worker.name, *worker.reserved_rank, alone=self.alone))
         return actions
 
-    def _next(self) -> list[_Worker]:
+    def _next(self) -> list[Member]:
         """Return the members of a round that would start now; workers with reserved ranks come only all together."""
         kept = self._kept()
         coming = kept + [w for w in self._newcomers() if w.waits and w.slot in self.wanted]
         return coming if not self._entered or len(coming) == len(self.wanted) else kept
 
-    def _enough(self, coming: list[_Worker]) -> bool:
+    def _enough(self, coming: list[Member]) -> bool:
         if self.finishing:
             return bool(coming)
         if not self._members():  # first round, or all have died: wait for all
@@ -648,7 +498,7 @@ class Membership:
         """Return True if a group broke because a member has ended its cell: no known death explains it."""
         return bool(self._first_done) and not self._member_died and any(w.waits for w in self._members())
 
-    def _remove(self, workers: list[_Worker], *, keep: bool) -> list[Action]:
+    def _remove(self, workers: list[Member], *, keep: bool) -> list[Action]:
         """Send workers away from the rendezvous; with `keep`, the first of them that has the state saves it."""
         actions: list[Action] = []
         for worker in sorted(workers, key=_seniority):
@@ -679,12 +529,12 @@ class Membership:
         return [Release(slot) for slot in free]
 
 
-def _seniority(worker: _Worker) -> tuple[bool, int]:
+def _seniority(worker: Member) -> tuple[bool, int]:
     """Sort key: holders of state first, then the oldest."""
     return (not worker.has_state, worker.age)
 
 
-def _in_order(coming: list[_Worker]) -> list[_Worker]:
+def _in_order(coming: list[Member]) -> list[Member]:
     """Return the members of a round by rank: reserved ranks are kept, the other ranks go by seniority."""
     reserved_ranks = {w.reserved_rank[0]: w for w in coming if w.reserved_rank is not None}
     others = iter(sorted((w for w in coming if w.reserved_rank is None), key=_seniority))

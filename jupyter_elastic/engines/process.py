@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from jupyter_elastic.driver import membership
-from jupyter_elastic.driver.membership import Action
+from jupyter_elastic.driver import group_actions
+from jupyter_elastic.driver.group_actions import Action
 from jupyter_elastic.engines.common.cell_text import CellText, Claim, EngineFit
 from jupyter_elastic.engines.common.worker_processes import AttemptWorker
 from jupyter_elastic.engines.common.workers_engine import WorkersEngine
@@ -41,5 +41,5 @@ class Process(WorkersEngine):
         if not isinstance(message, messages.Entered):
             raise ProtocolError(f"a worker without a group has sent {message}")
 
-    def _rank_of(self, fork: membership.StartMember) -> int:  # noqa: ARG002
+    def _rank_of(self, fork: group_actions.StartMember) -> int:  # noqa: ARG002
         return torchrun_environment.smallest_free({member.rank for member in self.members.values()})

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from jupyter_elastic.driver.membership import (
+from jupyter_elastic.driver.group_actions import (
     Action,
     CallMember,
     Drop,
@@ -18,12 +18,12 @@ from jupyter_elastic.driver.membership import (
     FormPrivateGroup,
     GiveUp,
     Kill,
-    Membership,
     Release,
     RemoveMember,
     Settled,
     StartMember,
 )
+from jupyter_elastic.driver.membership import Membership
 
 SLOTS = tuple(f"h:{number}" for number in range(4))
 

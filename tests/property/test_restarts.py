@@ -6,21 +6,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from jupyter_elastic.driver.membership import (
-    RESTARTS,
-    STEADY,
+from jupyter_elastic.driver.group_actions import (
     Action,
     CallMember,
     FormGroup,
     GiveUp,
     Kill,
-    Membership,
     Release,
     RemoveMember,
     Restart,
     Settled,
     StartMember,
 )
+from jupyter_elastic.driver.membership import RESTARTS, STEADY, Membership
 
 SLOTS = tuple(f"h:{number}" for number in range(4))
 

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import structs
 
-from jupyter_elastic.driver import membership
+from jupyter_elastic.driver import group_actions
 from jupyter_elastic.driver.engine import AttemptContext, SendReport
-from jupyter_elastic.driver.membership import Action
+from jupyter_elastic.driver.group_actions import Action
 from jupyter_elastic.engines.common.failures import Weight, left_early
 from jupyter_elastic.engines.common.worker_processes import AttemptWorker
 from jupyter_elastic.engines.common.workers_engine import WorkersEngine, is_parked
@@ -43,7 +43,7 @@ class GroupEngine(WorkersEngine):
         super().__init__(context, report)
         self._stopped_at: dict[int, float] = {}
         """Time since which the members of a round stand still, by round; absent if no member had trained before."""
-        self._group = membership.FormGroup(0, 0, (), restore=False)
+        self._group = group_actions.FormGroup(0, 0, (), restore=False)
         """The round that was begun last."""
         self._forming = False
         """True while not all members of the round have joined."""
@@ -55,7 +55,7 @@ class GroupEngine(WorkersEngine):
         self._broken_round = 0
         """The last round in which a member died."""
 
-    async def rendezvous(self, go: membership.FormGroup) -> Any:
+    async def rendezvous(self, go: group_actions.FormGroup) -> Any:
         """Return what each group's members need to find each other, for msgpack to encode as `Go.rendezvous`.
 
         An engine whose groups can span hosts returns a `rendezvous.Rendezvous`: a store of this host.
@@ -74,21 +74,21 @@ class GroupEngine(WorkersEngine):
 
     def _perform(self, action: Action) -> None:
         match action:
-            case membership.FormGroup():
+            case group_actions.FormGroup():
                 self._spawn_task(self._go(action))
-            case membership.RemoveMember(name, keep):
+            case group_actions.RemoveMember(name, keep):
                 self.send(name, messages.Removed(keep=keep))
-            case membership.FormPrivateGroup(name, rank, size, alone):
+            case group_actions.FormPrivateGroup(name, rank, size, alone):
                 self.send(name, messages.Private(rank=rank, size=size, alone=alone))
-            case membership.CallMember(name):
+            case group_actions.CallMember(name):
                 self._calm = False
                 self.send(name, messages.Update())
-            case membership.Settled(round_, generation, slots, complete):
+            case group_actions.Settled(round_, generation, slots, complete):
                 self._settled(round_, generation, slots, complete=complete)
             case _:
                 raise AssertionError(action)
 
-    async def _go(self, go: membership.FormGroup) -> None:
+    async def _go(self, go: group_actions.FormGroup) -> None:
         self._group, self._forming, self._calm = go, True, True
         places = await self._places(go, await self.rendezvous(go))
         trained = [m.waiting_since for name in go.members if (m := self.members.get(name)) is not None and m.was_member]
@@ -167,7 +167,7 @@ class GroupEngine(WorkersEngine):
                 if self.machine.stands(name):
                     self.send(name, messages.SendStack())
 
-    async def _places(self, go: membership.FormGroup, local: Any) -> dict[str, msgspec.Raw]:
+    async def _places(self, go: group_actions.FormGroup, local: Any) -> dict[str, msgspec.Raw]:
         """Return each member's rendezvous; without members whose host is lost meanwhile (reported separately)."""
         members = [self.members[name] for name in go.members if name in self.members]
         if go.restore and members:

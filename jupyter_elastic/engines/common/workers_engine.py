@@ -21,9 +21,10 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from jupyter_elastic.driver import membership
+from jupyter_elastic.driver import group_actions
 from jupyter_elastic.driver.engine import AttemptContext, SendReport
-from jupyter_elastic.driver.membership import Action, Membership
+from jupyter_elastic.driver.group_actions import Action
+from jupyter_elastic.driver.membership import Membership
 from jupyter_elastic.driver.session_cell import CellOfSession, SessionWorker, Stays
 from jupyter_elastic.engines.common import cell_text, deaths
 from jupyter_elastic.engines.common.commit_flusher import CommitFlusher
@@ -296,7 +297,7 @@ class WorkersEngine:
         """End a worker that is not wanted, or can't go on."""
         self.workers.kill(name)
 
-    def _rank_of(self, fork: membership.StartMember) -> int:
+    def _rank_of(self, fork: group_actions.StartMember) -> int:
         """Return the rank that a new worker starts with."""
         return fork.rank
 
@@ -306,17 +307,17 @@ class WorkersEngine:
         for action in actions:
             log.debug("%s", action)
             match action:
-                case membership.StartMember():
+                case group_actions.StartMember():
                     self._fork(action)
-                case membership.Drop(name, slots):
+                case group_actions.Drop(name, slots):
                     self._drop(name, slots)
-                case membership.Kill(name):
+                case group_actions.Kill(name):
                     self._end_worker(name)
-                case membership.Restart(names, planned):
+                case group_actions.Restart(names, planned):
                     self._restart(names, planned=planned)
-                case membership.Release(slot):
+                case group_actions.Release(slot):
                     self._releasing.add(self._spawn_task(self._release(slot)))
-                case membership.GiveUp(name, why):
+                case group_actions.GiveUp(name, why):
                     self._gave_up(name, why)
                 case _:
                     self._perform(action)
@@ -346,7 +347,7 @@ class WorkersEngine:
         self._forget_servers()
         shutil.rmtree(self.context.folder / "results", ignore_errors=True)
 
-    def _fork(self, fork: membership.StartMember) -> None:
+    def _fork(self, fork: group_actions.StartMember) -> None:
         if self.machine.restarts and not self.members:
             self._begin_again()
         near = self._on_host(fork.slot)

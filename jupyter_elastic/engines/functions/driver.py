@@ -16,9 +16,9 @@ import msgspec
 
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.client.open_requests import expect
-from jupyter_elastic.driver import membership
+from jupyter_elastic.driver import group_actions
 from jupyter_elastic.driver.engine import AttemptContext, SendReport
-from jupyter_elastic.driver.membership import Action
+from jupyter_elastic.driver.group_actions import Action
 from jupyter_elastic.engines.common import deaths
 from jupyter_elastic.engines.common.stall_watch import WaitWatch
 from jupyter_elastic.engines.common.worker_processes import AttemptWorker
@@ -205,7 +205,7 @@ class FunctionsEngine(WorkersEngine):
     def _elastic(self) -> bool:
         return True
 
-    def _rank_of(self, fork: membership.StartMember) -> int:  # noqa: ARG002
+    def _rank_of(self, fork: group_actions.StartMember) -> int:  # noqa: ARG002
         return torchrun_environment.smallest_free({member.rank for member in self.members.values()})
 
     def _perform(self, action: Action) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import importlib.util
 from typing import Any, ClassVar
 
-from jupyter_elastic.driver import membership
+from jupyter_elastic.driver import group_actions
 from jupyter_elastic.driver.engine import AttemptContext, Finding, SendReport
 from jupyter_elastic.engines.common.cell_text import CellText, Claim, EngineFit
 from jupyter_elastic.engines.common.group_engine import GroupEngine
@@ -74,7 +74,7 @@ class Horovod(GroupEngine):
         super().__init__(context, report)
         self._stores: list[Store] = []
 
-    async def rendezvous(self, go: membership.FormGroup) -> Rendezvous:
+    async def rendezvous(self, go: group_actions.FormGroup) -> Rendezvous:
         """Return the loopback port of a store for the group; late members still read the store before it."""
         size = len(go.members)
         store = Store({f"/rank_and_size/{name}:0": f"{rank},{size},0,1,{rank},{size}".encode()

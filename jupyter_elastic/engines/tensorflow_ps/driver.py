@@ -17,9 +17,9 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 
-from jupyter_elastic.driver import membership
+from jupyter_elastic.driver import group_actions
 from jupyter_elastic.driver.engine import AttemptContext, Finding, SendReport
-from jupyter_elastic.driver.membership import Action
+from jupyter_elastic.driver.group_actions import Action
 from jupyter_elastic.engines.common.cell_text import CellText, Claim, EngineFit
 from jupyter_elastic.engines.common.server_addresses import ServerAddresses
 from jupyter_elastic.engines.common.stall_watch import END_STOPPED
@@ -178,12 +178,12 @@ class TensorflowPs(WorkersEngine):
 
     # --- processes
 
-    def _fork(self, fork: membership.StartMember) -> None:
+    def _fork(self, fork: group_actions.StartMember) -> None:
         if not self.members:
             self._new_cluster()
         super()._fork(fork)
 
-    def _rank_of(self, fork: membership.StartMember) -> int:
+    def _rank_of(self, fork: group_actions.StartMember) -> int:
         return self._cluster_now.slots.index(fork.slot)
 
     async def _order(self, member: AttemptWorker, size: int) -> messages.Start:  # noqa: ARG002 - the cell is run by one process

@@ -6,7 +6,7 @@ import importlib.util
 from importlib.metadata import version
 from typing import Any, ClassVar
 
-from jupyter_elastic.driver import membership
+from jupyter_elastic.driver import group_actions
 from jupyter_elastic.driver.engine import AttemptContext, Finding, SendReport
 from jupyter_elastic.engines.common.cell_text import CellText, Claim, EngineFit
 from jupyter_elastic.engines.common.group_engine import GroupEngine
@@ -48,7 +48,7 @@ class Torch(GroupEngine):
         super().__init__(context, report)
         self._store = StoreServer(context.runtime / "torch-store")
 
-    async def rendezvous(self, go: membership.FormGroup) -> StoreAddress:
+    async def rendezvous(self, go: group_actions.FormGroup) -> StoreAddress:
         """Return the address of an empty store for the group."""
         return await self._store.begin(go.round)
 

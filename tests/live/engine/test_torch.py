@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic.driver import membership
+from jupyter_elastic.driver import group_actions
 from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.jobfiles.commits import Commits
 from jupyter_elastic.platform import processes
@@ -150,7 +150,7 @@ async def test_death_in_a_join_comes_back_from_the_commit(folder: Path, monkeypa
 
         def stab(action: Any) -> None:
             perform(action)
-            if isinstance(action, membership.FormGroup) and len(action.members) == 3 and not killed:
+            if isinstance(action, group_actions.FormGroup) and len(action.members) == 3 and not killed:
                 killed.append(action.members[-1])
                 bench.engine.workers.kill(action.members[-1])
                 bench.engine.members[action.members[-1]].terminating = False

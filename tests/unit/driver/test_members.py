@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.driver import members
+from jupyter_elastic.driver.group_actions import FormGroup, StartMember
 from jupyter_elastic.driver.members import MOVES, OUT, MemberState, after
-from jupyter_elastic.driver.membership import FormGroup, Membership, StartMember
+from jupyter_elastic.driver.membership import Membership
 from jupyter_elastic.scheduler.core import transitions
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from jupyter_elastic.driver.membership import (
-    DEATHS,
-    PATIENCE,
-    TRIES,
+from jupyter_elastic.driver.group_actions import (
     Action,
     CallMember,
     Drop,
@@ -13,12 +10,12 @@ from jupyter_elastic.driver.membership import (
     FormPrivateGroup,
     GiveUp,
     Kill,
-    Membership,
     Release,
     RemoveMember,
     Settled,
     StartMember,
 )
+from jupyter_elastic.driver.membership import DEATHS, PATIENCE, TRIES, Membership
 
 
 def ring(*slots: str, elastic: bool = True, min_slots: int = 1) -> Membership:
