@@ -28,7 +28,7 @@ ALLOWED = {
     "cli/main.py": ["os.open(os.devnull"],
     "cli/run_command.py": ["tokenize.open(path)"],
     "cli/stop_command.py": ['runtime / "daemon.json"', 'runtime / "agent.json"', "runtime.glob("],
-    "client/functions.py": ["os.stat(file).st_mtime_ns"],
+    "client/functions/worker_settings.py": ["os.stat(file).st_mtime_ns"],
     "client/registration.py": ["read_json(path, Registered)", "write_json(path, made)", "_opener.open(request"],
     "client/services.py": ["read_json(paths.agent_file()"],
     "kernel/shipping.py": ["folder.is_dir()", "folder.exists()"],

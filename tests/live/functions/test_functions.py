@@ -27,7 +27,9 @@ import psutil
 import pytest
 
 from jupyter_elastic.client import functions as module
-from jupyter_elastic.client.functions import Functions, ShutDown
+from jupyter_elastic.client.functions import Functions, ShutDown, call_thread, executor
+from jupyter_elastic.client.functions.job_starter import JobStarter
+from jupyter_elastic.client.job import Job
 from jupyter_elastic.client.pickling import RemoteTraceback
 from jupyter_elastic.jobfiles import call_files as files
 from jupyter_elastic.types import JobResized
@@ -184,9 +186,9 @@ def test_a_shutdown_waits_for_callbacks_and_refuses_calls_as_executors_do(functi
     with functions:
         for word in ("", "a", "ab"):
             functions.submit(len, word).add_done_callback(slow)
-        items = functions.map(len, itertools.repeat("a", module.AHEAD + 1))
+        items = functions.map(len, itertools.repeat("a", executor.AHEAD + 1))
     assert sorted(found) == [0, 1, 2]
-    assert sum(items) == module.AHEAD + 1
+    assert sum(items) == executor.AHEAD + 1
     with pytest.raises(RuntimeError, match="were shut down; make new ones"):
         functions.submit(len, "")
 
@@ -327,7 +329,7 @@ def test_a_cancelled_job_fails_its_calls_and_the_next_begins_another(pool: Pool,
 def test_a_million_submits_take_bounded_memory(
     pool: Pool, functions: Functions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "OUTSTANDING", 5_000)
+    monkeypatch.setattr(call_thread, "OUTSTANDING", 5_000)
     functions.submit(abs, -1).result(LIMIT_S)
     assert pool.daemon is not None
     assert pool.agent is not None
@@ -409,14 +411,14 @@ def test_a_submit_after_the_end_of_python_is_refused_and_one_before_it_runs(pool
 def test_what_is_being_written_is_cancelled(
     functions: Functions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    writes, go, queue_job = threading.Event(), threading.Event(), Functions._queue
+    writes, go, queue_job = threading.Event(), threading.Event(), JobStarter._queue
 
-    def queues(self: Functions, folder: Path, calls: int) -> module.Job:
+    def queues(self: JobStarter, folder: Path, calls: int) -> Job:
         writes.set()
         assert go.wait(LIMIT_S)
         return queue_job(self, folder, calls)
 
-    monkeypatch.setattr(Functions, "_queue", queues)
+    monkeypatch.setattr(JobStarter, "_queue", queues)
     futures = [functions.submit(note, tmp_path, f"{number}") for number in range(6)]
     assert writes.wait(LIMIT_S)
     if ends == "shutdown":
@@ -444,7 +446,7 @@ def touches(folder: Path) -> Callable[[int], int]:
 def test_all_of_a_map_has_run_at_the_end_of_with(
     pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str
 ) -> None:
-    monkeypatch.setattr(module, "AHEAD", 4)
+    monkeypatch.setattr(executor, "AHEAD", 4)
     with Functions() as functions:
         numbers = (number for number in range(30)) if taken == "generator" else range(30)
         results = functions.map(touches(tmp_path), numbers, chunksize=2)
@@ -459,7 +461,8 @@ def test_all_of_a_map_has_run_at_the_end_of_with(
 
 def test_all_of_a_map_runs_when_a_script_ends_or_drops_its_results(pool: Pool, tmp_path: Path) -> None:
     text = (
-        "import pathlib, sys, jupyter_elastic\nfrom jupyter_elastic.client import functions\nfunctions.AHEAD = 4\n"
+        "import pathlib, sys, jupyter_elastic\n"
+        "from jupyter_elastic.client.functions import executor\nexecutor.AHEAD = 4\n"
         "def touch(number): (pathlib.Path(sys.argv[1]) / str(number)).touch()\n"
         f"folder = {str(tmp_path)!r}\n"
         "def touch(number): (pathlib.Path(folder) / str(number)).touch()\n"
@@ -569,9 +572,7 @@ def test_a_large_value_of_many_calls_is_there_once(pool: Pool, functions: Functi
     table[0] = -5.0
     futures.append(submit(0))
     assert [future.result(LIMIT_S) for future in futures] == [*range(20), -5.0]
-    size = sum(
-        (module.Job(pool.client, job).folder / files.CALLS).stat().st_size for job in {one.place[0] for one in futures}
-    )
+    size = sum((Job(pool.client, job).folder / files.CALLS).stat().st_size for job in {one.place[0] for one in futures})
     assert size < 3 * 9_000_000
     assert peak < 8 * 9_000_000
 
