@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from jupyter_elastic.cli.admin_commands import drained
 from jupyter_elastic.cli.commands import Command, Connect, attention, print_json, table
-from jupyter_elastic.client.job_model import human_time
+from jupyter_elastic.client.human_times import human_time
 from jupyter_elastic.client.open_requests import expect
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import SlotInfo

@@ -17,7 +17,8 @@ from typing import Any, NoReturn, TextIO
 from msgspec import UNSET, UnsetType
 
 from jupyter_elastic.client.blocking import Client
-from jupyter_elastic.client.job_model import JobModel, SizePoint
+from jupyter_elastic.client.job_model import JobModel
+from jupyter_elastic.client.job_screen import SizePoint
 from jupyter_elastic.client.open_requests import expect
 from jupyter_elastic.jobfiles import failure, results, usage
 from jupyter_elastic.jobfiles.job_folder import MAX_SIZE, JobFolder

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
 
-from msgspec import Struct
-
+from jupyter_elastic.client.curves import CurvePoint, MetricCurve, usage_curves
+from jupyter_elastic.client.human_times import human_range, human_time
+from jupyter_elastic.client.job_screen import JobScreen, SizePoint, SpeedFit, Tone
 from jupyter_elastic.jobfiles.usage import ResourceUsage
-from jupyter_elastic.jobfiles.usage_history import UsageHistory, UsagePoint
+from jupyter_elastic.jobfiles.usage_history import UsageHistory
 from jupyter_elastic.types import (
     ENDED,
     Event,
@@ -44,105 +43,12 @@ from jupyter_elastic.types import (
 )
 from jupyter_elastic.types.texts import also_used_by
 
-MAX_POINTS = 360
-"""Maximum number of points of a metric's curve; a full curve keeps the least and the greatest of each four."""
 MAX_METRICS = 24
 SPEED = "samples/s"
 """Name of the throughput's curve."""
 MAX_SIZES = 500
 _WINDOW = 40
 """Progress reports over which the speed is averaged."""
-
-Tone = Literal["wait", "run", "change", "good", "bad", "off"]
-
-
-class SizePoint(Struct, frozen=True, kw_only=True):
-    """A size in a job's history: from `at` on it held `slots` slots, for `reason`; all workers paused for `pause_s`.
-
-    If the number has not changed, `reason` names an event at that time: a worker died, or was replaced.
-    """
-
-    at: float
-    slots: int
-    reason: str = ""
-    pause_s: float = 0.0
-
-
-class Series(Struct, frozen=True, kw_only=True):
-    """A metric's curve, without points that are no number; `last` is in words (`nan` too)."""
-
-    name: str
-    points: list[tuple[float, float]]
-    last: str
-    times: list[float] = []
-    """Seconds from the job's submit to each point."""
-    epochs: list[float] = []
-    """Epoch of each point; empty unless each was reported with one."""
-
-
-class SizeSpeed(Struct, frozen=True, kw_only=True):
-    """The speed at a size."""
-
-    workers: int
-    servers: int
-    measured: float | None
-    """Samples/s, the median of the last reports at this size; None: it never trained at it."""
-    predicted: float
-    """Samples/s, by the fit."""
-
-
-class SpeedFit(Struct, frozen=True, kw_only=True):
-    """The sizes that a job may have or had, fewest servers first, then fewest workers."""
-
-    sizes: list[SizeSpeed]
-    form: str
-    """Name of the fitted formula: `allreduce`, `sync` or `async`."""
-    error: float
-    """Error of the fit: the median relative error for a size when it is left out of the fit."""
-
-
-class JobScreen(Struct, frozen=True, kw_only=True):
-    """The content of a job's screen but for its output. Times are seconds since the epoch."""
-
-    job: JobId
-    name: str
-    owner: str
-    engine: str
-    phase: str
-    tone: Tone
-    state: str
-    """The state in words: `running on 2 GPUs`."""
-    detail: str
-    """A second line: why the job waits, the policy's reason, why it failed."""
-    warning: str = ""
-    """A line before `detail`: the progress that the job has lost."""
-    unit: str
-    """`GPU` or `CPU slot`."""
-    slots: list[SlotId]
-    min_slots: int
-    max_slots: int
-    sizes: list[SizePoint]
-    fraction: float | None
-    eta_s: float | None
-    epoch: float | None
-    epochs: float | None
-    step: int | None
-    training: int = 1
-    """Number of the training in the cell, from 1, that the figures above and the curves belong to."""
-    samples_per_s: float | None
-    metrics: list[Series]
-    use: ResourceUsage | None
-    """The workers' current use of the machine; None while it is not known."""
-    speeds: SpeedFit | None
-    """Training speed at each size, measured and predicted; None before two sizes were measured."""
-    usage: list[Series]
-    """Resource use over time, by worker or GPU: a point's x are seconds since the job was submitted."""
-    attempt: int
-    preemptions: int
-    submitted_at: float
-    started_at: float | None
-    ended_at: float | None
-    now: float
 
 
 class JobModel:
@@ -194,7 +100,7 @@ class JobModel:
         self._wanted = 0
         self._why = ""
         self._speed: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
-        self._curves: dict[str, _Curve] = {}
+        self._curves: dict[str, MetricCurve] = {}
         self._reports = 0
 
     @property
@@ -303,7 +209,7 @@ class JobModel:
             metrics=[curve.series(name, self.submitted_at) for name, curve in self._curves.items()],
             use=self.use if self.slots and self.use is not None and self.use.fresh(now) else None,
             speeds=self.speeds,
-            usage=_curves(self.usage.points, self.submitted_at),
+            usage=usage_curves(self.usage.points, self.submitted_at),
             attempt=self.attempt,
             preemptions=self.preemptions,
             submitted_at=self.submitted_at,
@@ -379,8 +285,8 @@ class JobModel:
         speed = {} if progress.samples_per_s is None else {SPEED: progress.samples_per_s}
         for name, value in (progress.metrics | broken | speed).items():
             if name in self._curves or len(self._curves) < MAX_METRICS:
-                point = _Point(float(self._reports if x is None else x), value, at, progress.epoch)
-                self._curves.setdefault(name, _Curve()).add(point)
+                point = CurvePoint(float(self._reports if x is None else x), value, at, progress.epoch)
+                self._curves.setdefault(name, MetricCurve()).add(point)
 
     def _eta(self, now: float) -> float | None:
         progress = self.progress or Progress()
@@ -443,114 +349,6 @@ class JobModel:
                 return "bad", f"failed after {took}", self.reason
             case _:
                 return "off", f"cancelled after {took}; its slots are free again", self.reason
-
-
-class _Point(NamedTuple):
-    x: float
-    y: float
-    at: float
-    epoch: float | None
-
-
-class _Curve:
-    """A metric over steps; a long curve keeps the least and the greatest value of each stretch, so that spikes stay."""
-
-    def __init__(self) -> None:
-        self.last = ""
-        self._points: list[_Point] = []
-        self._stretch: list[_Point] = []
-        """Kept points since the last of `_points`."""
-        self._count, self._width = 0, 2
-        """Number of points since then, and the number that is reduced to two."""
-        self._newest = _Point(0.0, 0.0, 0.0, None)
-
-    def add(self, point: _Point) -> None:
-        self.last = f"{point.y:.4g}"
-        if math.isnan(point.y):
-            return
-        if point.x < self._newest.x:  # rolled back: the curve goes on from the commit
-            self._points = [old for old in [*self._points, *self._stretch] if old.x < point.x]
-            self._stretch, self._count = [], 0
-        self._stretch, self._count = _extremes([*self._stretch, point]), self._count + 1
-        if self._count >= self._width:
-            self._points += self._stretch
-            self._stretch, self._count = [], 0
-        if len(self._points) > MAX_POINTS:
-            stretches = [self._points[at : at + 4] for at in range(0, len(self._points), 4)]
-            self._points = [kept for stretch in stretches for kept in _extremes(stretch)]
-            self._width *= 2
-        self._newest = point
-
-    def series(self, name: str, begin: float) -> Series:
-        """Return the curve; its times are counted from `begin`."""
-        points = [*self._points, *self._stretch]
-        if points and points[-1] != self._newest:
-            points.append(self._newest)
-        epochs = [point.epoch for point in points if point.epoch is not None]
-        return Series(
-            name=name,
-            points=[(point.x, point.y) for point in points],
-            last=self.last,
-            times=[round(point.at - begin, 1) for point in points],
-            epochs=epochs if len(epochs) == len(points) else [],
-        )
-
-
-def _extremes(points: list[_Point]) -> list[_Point]:
-    """Return the points with the least and the greatest value, in their order; of equal ones the first and the last."""
-    values = [point.y for point in points]
-    least, greatest = values.index(min(values)), len(values) - 1 - values[::-1].index(max(values))
-    return [points[at] for at in sorted({least, greatest})]
-
-
-def _curves(points: Sequence[UsagePoint], begin: float) -> list[Series]:
-    """Return a curve for each worker's cores and memory, and each GPU; none of less than two points."""
-    found: dict[str, list[tuple[float, float]]] = {}
-    for point in points:
-        x = round(point.at - begin, 1)
-        for quantity, values in (("cores busy", point.cores), ("memory in GB", [m / 1e9 for m in point.memory])):
-            for number, value in enumerate(values, 1):
-                found.setdefault(f"{quantity}: worker {number}", []).append((x, round(value, 3)))
-        for slot, busy in point.gpus.items():
-            found.setdefault(f"% busy: GPU {slot}", []).append((x, round(100 * busy, 1)))
-    return [
-        Series(name=name, points=curve, last=f"{curve[-1][1]:.3g}")
-        for name, curve in sorted(found.items())
-        if len(curve) > 1
-    ]
-
-
-def human_time(seconds: float) -> str:
-    """Format a duration for people: `4.2 s`, `3 min 20 s`, `2 h`."""
-    seconds = max(0.0, seconds)
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    size, unit, part, smaller = next(one for one in _TWO_UNITS if whole >= one[0])
-    rest = whole % size // part
-    return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
-
-
-_TWO_UNITS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
-
-
-def human_range(low: float, high: float) -> str:
-    """Format a range of durations for people, no more exact than it can be: `about 3 to 5 min`."""
-    low, high = max(0.0, low), max(0.0, high)
-    for size, unit in ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86_400.0, "days")):
-        if high < 90 * size or unit == "days" or (unit == "h" and high < 48 * size):
-            break
-    first, last = round(low / size), max(1, round(high / size))
-    if first >= last:
-        return f"about {last} {unit}"
-    return f"less than {last} {unit}" if first == 0 else f"about {first} to {last} {unit}"
-
-
-def not_known(before: int) -> str:
-    """Return the text on a queued job's start when the forecast's range is empty."""
-    return f"start not known yet, {before} {'job' if before == 1 else 'jobs'} before it"
 
 
 def fraction_done(progress: Progress | None) -> float | None:

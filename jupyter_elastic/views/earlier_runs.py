@@ -6,7 +6,7 @@ import asyncio
 
 from msgspec import Struct
 
-from jupyter_elastic.client.job_model import Series
+from jupyter_elastic.client.job_screen import Series
 from jupyter_elastic.client.open_requests import expect
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobId, Phase

@@ -18,7 +18,8 @@ from contextlib import aclosing
 from typing import Any
 
 from jupyter_elastic.client import AsyncClient, services
-from jupyter_elastic.client.job_model import JobModel, JobScreen
+from jupyter_elastic.client.job_model import JobModel
+from jupyter_elastic.client.job_screen import JobScreen
 from jupyter_elastic.client.open_requests import expect
 from jupyter_elastic.jobfiles import usage, usage_history
 from jupyter_elastic.jobfiles.job_folder import JobFolder

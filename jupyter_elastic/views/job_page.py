@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from jupyter_elastic.client.job_model import JobScreen
+from jupyter_elastic.client.job_screen import JobScreen
 from jupyter_elastic.jobfiles import failure
 from jupyter_elastic.views import static_display
 from jupyter_elastic.views.follower import FollowedJob

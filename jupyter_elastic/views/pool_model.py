@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from jupyter_elastic.client.job_model import fraction_done, not_known
+from jupyter_elastic.client.human_times import not_known
+from jupyter_elastic.client.job_model import fraction_done
 from jupyter_elastic.types import (
     ACTIVE,
     ENDED,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from jupyter_elastic.client.job_model import SizeSpeed, SpeedFit
+from jupyter_elastic.client.job_screen import SizeSpeed, SpeedFit
 from jupyter_elastic.scheduler.core.profile import Learned
 from jupyter_elastic.scheduler.policies.scaling import expect, grid
 from jupyter_elastic.types import Event, JobProgressed, JobRunning, JobStarted, RescaleRequested

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from jinja2 import Template
 
-from jupyter_elastic.client.job_model import JobScreen, SizePoint, human_time
+from jupyter_elastic.client.human_times import human_time
+from jupyter_elastic.client.job_screen import JobScreen, SizePoint
 from jupyter_elastic.types import ENDED
 
 Output = Mapping[str, Sequence[Sequence[str]]]

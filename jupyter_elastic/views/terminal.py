@@ -11,7 +11,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from jupyter_elastic.client.job_model import human_range, human_time
+from jupyter_elastic.client.human_times import human_range, human_time
 from jupyter_elastic.types.texts import visible
 from jupyter_elastic.views.pool_screen import HostBox, JobRow, PoolScreen, ShareRow, SlotBox
 

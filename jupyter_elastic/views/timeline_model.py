@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jupyter_elastic.client.job_model import not_known
+from jupyter_elastic.client.human_times import not_known
 from jupyter_elastic.scheduler.forecast.outlook import Outlook
 from jupyter_elastic.types import Event, JobId, SharesChanged, SlotId, events
 from jupyter_elastic.types.texts import visible

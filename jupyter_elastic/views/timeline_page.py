@@ -8,7 +8,7 @@ from pathlib import Path
 from jinja2 import Template
 from msgspec import Struct
 
-from jupyter_elastic.client.job_model import human_time
+from jupyter_elastic.client.human_times import human_time
 from jupyter_elastic.views.timeline_screen import Bar, TimelineScreen, job_lines
 
 PALETTE = ("#1f6fb2", "#7d6000", "#8a4f9e", "#00795f", "#b8336a", "#56666f", "#b84a00", "#2f7d1f")

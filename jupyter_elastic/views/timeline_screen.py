@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from jupyter_elastic.client.job_model import human_range
+from jupyter_elastic.client.human_times import human_range
 from jupyter_elastic.types.texts import visible
 from jupyter_elastic.views.pool_screen import SwitchRow
 

@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from jupyter_elastic import types as t
-from jupyter_elastic.client.job_model import MAX_POINTS, JobModel, human_time
+from jupyter_elastic.client.curves import MAX_POINTS
+from jupyter_elastic.client.human_times import human_time
+from jupyter_elastic.client.job_model import JobModel
 from jupyter_elastic.jobfiles.usage import ResourceUsage
 from jupyter_elastic.views import static_display
 

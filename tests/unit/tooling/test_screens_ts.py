@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 import jupyter_elastic
-from jupyter_elastic.client import job_model
+from jupyter_elastic.client import job_screen
 from jupyter_elastic.jobfiles import usage
 from jupyter_elastic.views import earlier_runs, pool_screen, timeline_page, timeline_screen
 
-MODULES = [pool_screen, timeline_screen, job_model, usage, earlier_runs]
+MODULES = [pool_screen, timeline_screen, job_screen, usage, earlier_runs]
 SOURCE = Path(pool_screen.__file__).parents[1] / "widgets" / "frontend" / "src" / "screens.ts"
 
 

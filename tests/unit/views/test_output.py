@@ -7,7 +7,7 @@ import time
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from jupyter_elastic.client.job_model import JobScreen, Series, SizePoint
+from jupyter_elastic.client.job_screen import JobScreen, Series, SizePoint
 from jupyter_elastic.jobfiles.job_folder import JobFolder
 from jupyter_elastic.views import static_display
 from jupyter_elastic.views.output import MAX_LINE, MAX_LINES, Outputs, without

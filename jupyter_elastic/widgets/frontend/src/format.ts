@@ -10,7 +10,7 @@ export function duration(seconds: number): string {
   return `${Math.round(s / 86400)} days`;
 }
 
-/** "about 3 to 5 min": no more exact than it can be; the twin of human_range in client/job_model.py. */
+/** "about 3 to 5 min": no more exact than it can be; the twin of human_range in client/human_times.py. */
 export function range(low: number, high: number): string {
   const units: [number, string][] = [[1, 's'], [60, 'min'], [3600, 'h'], [86400, 'days']];
   const [size, unit] = units.find(([size, unit]) => high < 90 * size || unit === 'days' || (unit === 'h' && high < 48 * size))!;

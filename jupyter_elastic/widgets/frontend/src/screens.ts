@@ -1,4 +1,4 @@
-// The same structs as in views/pool_screen.py, views/earlier_runs.py, views/timeline_screen.py, client/job_model.py and jobfiles/usage.py; tests/unit/tooling/test_screens_ts.py holds them together.
+// The same structs as in views/pool_screen.py, views/earlier_runs.py, views/timeline_screen.py, client/job_screen.py and jobfiles/usage.py; tests/unit/tooling/test_screens_ts.py holds them together.
 
 export interface SlotBox {
   slot: string;
