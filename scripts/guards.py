@@ -254,7 +254,7 @@ GUARDS = (
     Guard("of another user's ranks so many are read", "views/output.py",
           "len(self.ranks) >= MAX_RANKS:", "False:",
           f"{FOLDER}::test_of_another_users_ranks_and_lines_so_much_is_read_and_no_more"),
-    Guard("another user's calls are not opened by a server", "server_ext/handlers.py",
+    Guard("another user's calls are not opened by a server", "server_ext/function_handlers.py",
           '        JobFolder.of(info).check_own("see or cancel its calls; the job as a whole can be cancelled")\n', "",
           f"{FILES}::test_nothing_is_written_into_another_users_folder"),
     Guard("a folder that an unfinished job has is refused", "scheduler/requests/job_requests.py",

@@ -12,7 +12,7 @@ from traitlets import Bool, Unicode
 
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.server_ext.function_calls import FunctionCalls
-from jupyter_elastic.server_ext.handlers import ROUTES
+from jupyter_elastic.server_ext.routes import ROUTES
 from jupyter_elastic.views.follower import PoolFollower
 
 ACTIVITY_S = 30.0

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, settings
 from schemathesis import checks
 
 import jupyter_elastic.server_ext
-from jupyter_elastic.server_ext.handlers import ROUTES, NowhereHandler, ScreensSocket
+from jupyter_elastic.server_ext.routes import ROUTES, NowhereHandler
+from jupyter_elastic.server_ext.sockets import ScreensSocket
 from tests.support.lab import Lab
 from tests.support.pool import Pool
 
