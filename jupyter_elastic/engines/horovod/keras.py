@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jupyter_elastic.platform.imports import after_import
-from jupyter_elastic.training.frameworks import keras_fit
+from jupyter_elastic.training.frameworks import keras_fit, keras_versions
 from jupyter_elastic.types.errors import EngineError
 
 NEUTRAL = frozenset({
@@ -73,11 +73,11 @@ def _keras_3(optimizer: Any) -> str:
     """Return Keras' version if the optimizer is one of Keras 3 or later."""
     keras = sys.modules.get("keras")
     kind = getattr(getattr(keras, "optimizers", None), "Optimizer", None)
-    return keras_fit.version_of(keras) if kind is not None and isinstance(optimizer, kind) else ""
+    return keras_versions.version_of(keras) if kind is not None and isinstance(optimizer, kind) else ""
 
 
 def _callbacks(module: types.ModuleType) -> None:
-    """Replace callbacks on Keras 3: `keras_fit` sends rank 0's first values and takes an epoch's means."""
+    """Replace callbacks on Keras 3: `keras_epochs` sends rank 0's first values and takes an epoch's means."""
 
     def nothing(callback: Any, *_: Any, **__: Any) -> None:
         pass
@@ -145,7 +145,7 @@ def _elastic(module: Any) -> None:
     kind, broadcast = module.TensorFlowKerasState, module._broadcast_model
 
     def save(state: Any) -> None:
-        keras_fit.build(state.optimizer, state.model)
+        keras_versions.build(state.optimizer, state.model)
         state._saved_model_state = [variable.numpy() for variable in state.model.variables]
         state._saved_optimizer_state = [variable.numpy() for variable in state.optimizer.variables]
 

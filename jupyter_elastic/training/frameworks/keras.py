@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from jupyter_elastic.training.frameworks import keras_fit
-from jupyter_elastic.training.frameworks.keras_fit import apart, distributed
+from jupyter_elastic.training.frameworks import keras_versions
+from jupyter_elastic.training.frameworks.keras_fit import apart, averages, distributed
 from jupyter_elastic.training.frameworks.tracked import Tracked
 from jupyter_elastic.training.group import Array
 from jupyter_elastic.types.errors import BadRequest, EngineError
@@ -39,7 +39,7 @@ def train_step(model: Any, optimizer: Any, loss: Any) -> TrainStep:
     Raises:
         EngineError: Keras does not run on TensorFlow.
     """
-    backend = keras_fit.backend_of(model)
+    backend = keras_versions.backend_of(model)
     if backend != "tensorflow":
         raise EngineError(
             f"Keras runs on {backend!r} here, and training.keras.train_step needs TensorFlow. Set "
@@ -60,10 +60,10 @@ class _Variables:
     def __init__(self, value: Any, *, is_model: bool) -> None:
         self.value = value
         self.is_model = is_model
-        self.framework: str | None = keras_fit.backend_of(value)
+        self.framework: str | None = keras_versions.backend_of(value)
 
     def variables(self) -> list[Any]:
-        return keras_fit.variables_of(self.value)
+        return keras_versions.variables_of(self.value)
 
     def capture(self) -> list[Array]:
         return [variable.numpy() for variable in self.variables()]
@@ -90,20 +90,20 @@ def tracked(value: Any) -> Tracked | None:
     gradients = _gradients()
     if gradients is not None and isinstance(value, gradients.TrainStep):
         raise BadRequest("Keep the train step outside of training.State; its model and optimizer belong into it.")
-    if isinstance(value, keras_fit.kinds("Model")):
+    if isinstance(value, keras_versions.kinds("Model")):
         if not value.built:
-            raise BadRequest(keras_fit.UNBUILT)
+            raise BadRequest(keras_versions.UNBUILT)
         return _Variables(value, is_model=True)
-    if keras_fit.is_optimizer(value):
+    if keras_versions.is_optimizer(value):
         _prepare(value)
         return _Variables(value, is_model=False)
     return None
 
 
 def _prepare(optimizer: Any) -> None:
-    if keras_fit.averages(optimizer):
+    if averages(optimizer):
         return
-    backend = keras_fit.backend_of(optimizer)
+    backend = keras_versions.backend_of(optimizer)
     if backend != "tensorflow":
         raise BadRequest(
             f"On Keras' {backend} backend, training.State takes a Keras optimizer that is made for model.fit: "
@@ -121,7 +121,7 @@ def complete(parts: list[Tracked]) -> None:
         return
     for p in parts:
         if isinstance(p, _Variables) and not p.is_model:
-            keras_fit.build(p.value, models[0])
+            keras_versions.build(p.value, models[0])
 
 
 def _gradients() -> Any:

@@ -14,7 +14,8 @@ from typing import Any
 import tensorflow as tf
 
 from jupyter_elastic.training.context import context
-from jupyter_elastic.training.frameworks.keras_fit import averages, build
+from jupyter_elastic.training.frameworks.keras_fit import averages
+from jupyter_elastic.training.frameworks.keras_versions import build
 from jupyter_elastic.training.group import Group
 from jupyter_elastic.training.ranks import groups
 from jupyter_elastic.training.unequal.pace import pace
