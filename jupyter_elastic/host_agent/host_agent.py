@@ -24,21 +24,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from jupyter_elastic.engines.horovod.store import Store
 from jupyter_elastic.forkserver import forked_workers, parents
 from jupyter_elastic.forkserver.fork_client import ForkedProcess
 from jupyter_elastic.forkserver.forked_workers import WorkerLauncher
+from jupyter_elastic.host_agent.attempt_files import AttemptFiles
 from jupyter_elastic.host_agent.facts import forget_session, hello, step
 from jupyter_elastic.host_agent.output_finder import OutputReader
-from jupyter_elastic.jobfiles import folder_copy
-from jupyter_elastic.jobfiles.captures import FOLDER
-from jupyter_elastic.jobfiles.commits import Commits
+from jupyter_elastic.host_agent.store_servers import StoreServers
 from jupyter_elastic.platform import machine_use, paths, reachability
 from jupyter_elastic.platform.enforced_end import KillTimer, make_fifo
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.platform.lossless import open_lossless
 from jupyter_elastic.platform.machine_use import ProcessMeter
-from jupyter_elastic.platform.peer import check_same_user
 from jupyter_elastic.protocol import host_agent_messages as messages
 from jupyter_elastic.protocol.host_agent_messages import (
     FROM_HOST_AGENT,
@@ -49,7 +46,7 @@ from jupyter_elastic.protocol.host_agent_messages import (
     ToHostAgent,
 )
 from jupyter_elastic.protocol.worker_messages import TO_WORKER, Start
-from jupyter_elastic.types.errors import ElasticError, NotAllowed, ProtocolError
+from jupyter_elastic.types.errors import ElasticError, ProtocolError
 from jupyter_elastic.worker import torchrun_environment
 
 FIRST_S = 60.0
@@ -60,7 +57,6 @@ LAST_MESSAGES_S = 1.0
 """Seconds for which a dead worker's stream is still read."""
 END_S = 5.0
 """Seconds that killed workers may take to be gone."""
-MAX_CONNECTIONS = 512
 
 log = logging.getLogger(__name__)
 
@@ -84,26 +80,20 @@ class HostAgent:
         self._timer = KillTimer()
         self._heartbeat_timeout_s = FIRST_S
         self._launcher: WorkerLauncher | None = None
-        self._copied = ""
-        """SHA-256 of the folder of which workers get a copy."""
-        self._copying: asyncio.Task[str] | None = None
         self._step = ""
         """Slurm step of this process: Slurm ends its children with it, so its forkserver has no other users."""
         self._workers: dict[int, ForkedProcess] = {}
         self._devices: dict[int, set[str]] = {}
         """UUIDs of the GPUs that each worker sees."""
         self._streams: dict[int, asyncio.StreamWriter] = {}
-        self._connections = 0
-        self._last_connection = 0
-        """Channel of the last connection; the driver's channels are odd."""
-        self._servers: dict[int, asyncio.Server | Store] = {}
         self._ports: list[socket.socket] = []
         """Sockets that reserve ports for servers of the workers."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
-        self._folder = self._job = Path()
+        self._folder = Path()
+        self._files: AttemptFiles
         self._output: OutputReader
-        self._commits: Commits
+        self._stores: StoreServers
 
     async def run(self) -> None:
         """Serve until the driver is gone."""
@@ -129,10 +119,9 @@ class HostAgent:
 
     async def _serve(self, reader: asyncio.StreamReader) -> None:
         make_fifo(self._folder / "fifo")
-        self._job = self._folder / "job"
-        self._job.mkdir(mode=0o700)
-        self._output = OutputReader(self._job, self._send)
-        self._commits = Commits(self._job)
+        self._files = AttemptFiles(self._folder, self._send)
+        self._output = OutputReader(self._files.job, self._send)
+        self._stores = StoreServers(self._folder, self._streams, self._say, self._carry)
         listening = self._spawn(self._listen(reader))
         listening.add_done_callback(lambda _: self._ended.set())
         for work in (self._send_heartbeats(), self._watch_output(), self._watch_use()):
@@ -151,7 +140,7 @@ class HostAgent:
                 for process in list(self._workers.values()):
                     await process.gone()
                     await process.clear()
-        self._commits.drop_from_memory()
+        self._files.commits.drop_from_memory()
         if self._step and self._launcher is not None:
             mine = self._launcher.forkserver.path
             parents.send_away([one for one in parents.found(paths.runtime_dir()) if one.socket == mine])
@@ -205,21 +194,18 @@ class HostAgent:
                 if (process := self._workers.get(channel)) is not None:
                     process.send(number)
             case messages.Put(name, data, last):
-                self._put(name, data, last=last)
+                self._files.put(name, data, last=last)
             case messages.Fetch():
-                self._spawn(self._fetch())
+                self._spawn(self._files.fetch())
             case messages.Forward():
-                self._spawn(self._forward(message))
+                self._spawn(self._stores.forward(message))
             case messages.CopyStore(number, values):
-                copy = self._servers[number] = Store(values)
-                copy.followers[self] = lambda key, value: self._say(messages.StoreValue(number, key, value))
-                self._spawn(self._serve_copy(number, copy))
+                copy = self._stores.add_copy(number, values)  # at once: changes follow
+                self._spawn(self._stores.serve_copy(number, copy))
             case messages.StoreValue(number, key, value):
-                if isinstance(store := self._servers.get(number), Store):
-                    store.put(key, value, by=self)
+                self._stores.put(number, key, value)
             case messages.CloseForward(number):
-                if (server := self._servers.pop(number, None)) is not None:
-                    server.close()
+                self._stores.close(number)
             case messages.ListenForToken():
                 self._spawn(self._await_token(message))
             case messages.Dial():
@@ -235,14 +221,11 @@ class HostAgent:
         if begin.workdir and not Path(begin.workdir).is_dir():
             self._say(messages.HostRefused(f"the notebook's folder {begin.workdir} does not exist there"))
             return
-        tar = folder_copy.kept(begin.copied) if begin.copied else None
-        self._copied = begin.copied
-        if tar is not None:
-            self._copying = asyncio.create_task(self._unpack(tar))
+        wants_folder = self._files.begin(begin.copied)
         self._launcher = WorkerLauncher(
             begin.python or sys.executable, begin.environment, begin.frameworks, warm=begin.warm, only_for=self._step
         )
-        self._say(messages.Begun(wants_folder=bool(begin.copied) and tar is None))
+        self._say(messages.Begun(wants_folder=wants_folder))
 
     # --- workers
 
@@ -252,8 +235,8 @@ class HostAgent:
             if self._launcher is None:
                 raise ProtocolError("a worker is to be started before the beginning")
             start = _order(order.first)
-            copy = await self._copying if self._copying is not None else ""
-            local = replace(start, folder=str(self._job), copy=copy, fifo=str(self._folder / "fifo"))
+            copy = await self._files.copy()
+            local = replace(start, folder=str(self._files.job), copy=copy, fifo=str(self._folder / "fifo"))
             process, ours = await self._launcher.start(TO_WORKER.encode(local))
         except (ElasticError, OSError) as problem:
             self._say(messages.WorkerStarted(channel, problem=str(problem)[:4000] or type(problem).__name__))
@@ -303,90 +286,7 @@ class HostAgent:
                 )
             )
 
-    # --- files
-
-    def _put(self, name: str, data: bytes, *, last: bool) -> None:
-        part = self._folder / f"{name}.part"
-        with part.open("ab") as file:
-            file.write(data)
-        if name == FOLDER:
-            if not self._copied or self._copying is not None or part.stat().st_size > folder_copy.LIMIT:
-                raise ProtocolError("a folder came that nobody announced, or one over the limit")
-            if last:
-                self._copying = asyncio.create_task(self._unpack(part))
-        elif last and name == "commit":
-            self._commits.replace(part)
-        elif last:
-            part.rename(self._job / name)
-
-    async def _unpack(self, tar: Path) -> str:
-        """Unpack this attempt's own copy of the notebook's folder, and return its path."""
-
-        def work() -> str:
-            kept = tar if tar.suffix == ".tar" else folder_copy.keep(tar, self._copied)
-            folder_copy.unpack(kept, self._folder / "copy")
-            return str(self._folder / "copy")
-
-        return await asyncio.to_thread(work)
-
-    async def _fetch(self) -> None:
-        blob = self._commits.load()
-        if blob is None:
-            await self._send(messages.Commit(b"", last=True, found=False))
-            return
-        for start in range(0, max(1, len(blob)), PIECE):
-            piece = bytes(blob[start : start + PIECE])
-            await self._send(messages.Commit(piece, last=start + PIECE >= len(blob)))
-
-    # --- the store
-
-    async def _serve_copy(self, number: int, copy: Store) -> None:
-        """Serve the store's copy: a worker waits for a value here, without a round trip to the driver."""
-        try:
-            await copy.start()
-        except OSError as problem:
-            self._say(messages.HostRefused(f"no store can be opened there: {problem}"))
-            return
-        self._say(messages.Forwarding(number, copy.port))
-
-    async def _forward(self, order: messages.Forward) -> None:
-        """Listen where workers look for their group's store, which is the driver's."""
-
-        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            if not self._is_ours(writer) or self._connections >= MAX_CONNECTIONS:
-                writer.close()
-                return
-            self._connections += 1
-            channel = self._last_connection = self._last_connection + 2
-            self._streams[channel] = writer
-            self._say(messages.Connected(order.number, channel))
-            try:
-                await self._carry(channel, reader)
-                await writer.wait_closed()
-            except OSError:
-                pass  # the connection broke
-            finally:
-                self._connections -= 1
-                self._streams.pop(channel, None)
-                writer.close()
-
-        path = self._folder / f"store.{order.number}"
-        try:
-            server = await asyncio.start_unix_server(connected, path)
-            path.chmod(0o600)
-        except OSError as problem:
-            self._say(messages.HostRefused(f"no store can be opened there: {problem}"))
-            return
-        self._servers[order.number] = server
-        self._say(messages.Forwarding(order.number, path=str(path)))
-
-    def _is_ours(self, writer: asyncio.StreamWriter) -> bool:
-        try:
-            check_same_user(writer.get_extra_info("socket"))
-        except (NotAllowed, OSError) as problem:
-            log.warning("refused a connection to the store: %s", problem)
-            return False
-        return True
+    # --- ports
 
     def _reserve(self, number: int, count: int) -> messages.PortsReserved:
         while self._ports:
