@@ -21,7 +21,8 @@ from statistics import fmean
 from typing import Any
 
 from jupyter_elastic.scheduler.sim import formats, schedule_metrics
-from jupyter_elastic.scheduler.sim.simulation import Costs, Simulation, make_policy, pool
+from jupyter_elastic.scheduler.sim.simulated_hosts import pool
+from jupyter_elastic.scheduler.sim.simulation import Costs, Simulation, make_policy
 from jupyter_elastic.scheduler.sim.workload import Power, TraceJob
 from jupyter_elastic.types import Policy
 

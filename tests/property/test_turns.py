@@ -8,7 +8,8 @@ from collections import Counter
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from jupyter_elastic.scheduler.sim.simulation import Costs, Simulation, make_policy, pool
+from jupyter_elastic.scheduler.sim.simulated_hosts import pool
+from jupyter_elastic.scheduler.sim.simulation import Costs, Simulation, make_policy
 from jupyter_elastic.scheduler.sim.workload import TraceJob
 from jupyter_elastic.types import Event, JobEnded, JobStarted, JobSubmitted
 

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from jupyter_elastic.scheduler.sim.simulation import Costs, Simulation, make_policy, pool
+from jupyter_elastic.scheduler.sim.simulated_hosts import pool
+from jupyter_elastic.scheduler.sim.simulation import Costs, Simulation, make_policy
 from jupyter_elastic.scheduler.sim.workload import TraceJob
 from jupyter_elastic.types import JobStarted, JobSubmitted
 

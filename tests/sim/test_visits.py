@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jupyter_elastic.scheduler.sim.sim_command import main
-from jupyter_elastic.scheduler.sim.simulation import Costs, Simulation, make_policy, pool, visiting
+from jupyter_elastic.scheduler.sim.simulated_hosts import pool, visiting
+from jupyter_elastic.scheduler.sim.simulation import Costs, Simulation, make_policy
 from jupyter_elastic.scheduler.sim.workload import TraceJob
 from jupyter_elastic.types import DrainsChanged, HostsChanged, JobEnded, JobStarted, RescaleRequested
 from jupyter_elastic.types.errors import BadRequest

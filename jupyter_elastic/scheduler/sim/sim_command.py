@@ -19,7 +19,8 @@ from rich.table import Table
 
 from jupyter_elastic.scheduler.sim import formats, recorded, schedule_metrics
 from jupyter_elastic.scheduler.sim.schedule_metrics import SimulatedRun
-from jupyter_elastic.scheduler.sim.simulation import Costs, Simulation, make_policy, pool, visiting
+from jupyter_elastic.scheduler.sim.simulated_hosts import pool, visiting
+from jupyter_elastic.scheduler.sim.simulation import Costs, Simulation, make_policy
 from jupyter_elastic.scheduler.sim.workload import TraceJob, synthetic
 from jupyter_elastic.types.arguments import ArgumentParser
 from jupyter_elastic.types.errors import BadRequest, ElasticError

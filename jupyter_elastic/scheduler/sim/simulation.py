@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from jupyter_elastic.scheduler.core import Core
 from jupyter_elastic.scheduler.planning import plugins
 from jupyter_elastic.scheduler.sim.recorded_timeline import Fold
 from jupyter_elastic.scheduler.sim.schedule_metrics import SimulatedRun, fluid_alone
+from jupyter_elastic.scheduler.sim.simulated_hosts import pool
 from jupyter_elastic.scheduler.sim.workload import TraceJob
 from jupyter_elastic.types import (
     AgentReported,
@@ -45,7 +45,6 @@ from jupyter_elastic.types import (
     ReleaseReported,
     Rescale,
     RunningReported,
-    Slot,
     SlotId,
     Speed,
     Stimulus,
@@ -432,27 +431,3 @@ def spec(task: TraceJob) -> JobSpec:
         max_time_s=task.max_time_s,
         group=task.group,
     )
-
-
-def pool(nodes: int, slots: int) -> tuple[Host, ...]:
-    """Return equal hosts; BadRequest for a pool without slots."""
-    if nodes < 1 or slots < 1:
-        raise BadRequest(
-            f"a pool of {nodes} nodes with {slots} GPUs each can't run anything; give at least one of both"
-        )
-    width = len(str(nodes - 1))
-    indices = tuple(Slot(index=index) for index in range(slots))
-    return tuple(Host(name=f"node{number:0{width}d}", kind="cpu", slots=indices) for number in range(nodes))
-
-
-def visiting(text: str, slots: int) -> list[tuple[float, Host]]:
-    """Parse `4@3600:7200` (four nodes from second 3600 to 7200) into hosts and their times. BadRequest otherwise."""
-    found = re.fullmatch(r"([0-9]{1,5})@([0-9]{1,12}):([0-9]{1,12})", text)
-    if found is None or not int(found[1]) or int(found[2]) >= int(found[3]):
-        raise BadRequest(f"{text}: write how many nodes come, and from which second to which, as in 4@3600:7200")
-    begin, until = float(found[2]), float(found[3])
-    indices = tuple(Slot(index=index) for index in range(slots))
-    name = f"guest{found[2]}-{found[3]}-"
-    return [
-        (begin, Host(name=f"{name}{number}", kind="cpu", slots=indices, until=until)) for number in range(int(found[1]))
-    ]

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_elastic.scheduler.sim import schedule_metrics
-from jupyter_elastic.scheduler.sim.simulation import Costs, Simulation, make_policy, pool
+from jupyter_elastic.scheduler.sim.simulated_hosts import pool
+from jupyter_elastic.scheduler.sim.simulation import Costs, Simulation, make_policy
 from jupyter_elastic.scheduler.sim.workload import Power, TraceJob, synthetic
 from jupyter_elastic.types import JobEnded, JobStarted, Plan, RescaleRequested, Size, SlotsReleased, View
 from jupyter_elastic.types.errors import BadRequest

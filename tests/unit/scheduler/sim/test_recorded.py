@@ -10,7 +10,8 @@ import pytest
 from jupyter_elastic.scheduler.journal.journal import Journal
 from jupyter_elastic.scheduler.sim import recorded
 from jupyter_elastic.scheduler.sim.recorded_timeline import Fold
-from jupyter_elastic.scheduler.sim.simulation import Costs, Simulation, make_policy, pool
+from jupyter_elastic.scheduler.sim.simulated_hosts import pool
+from jupyter_elastic.scheduler.sim.simulation import Costs, Simulation, make_policy
 from jupyter_elastic.scheduler.sim.tables import TraceError
 from jupyter_elastic.scheduler.sim.workload import synthetic
 from tests.support.backtest import backtest
