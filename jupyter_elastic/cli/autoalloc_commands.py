@@ -17,7 +17,7 @@ from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.hostfiles.hosts_on_demand import AUTO, HostSource
 from jupyter_elastic.hosts import host_url
 from jupyter_elastic.hosts.providers import slurm
-from jupyter_elastic.kernel.options import seconds_from
+from jupyter_elastic.kernel.option_values import seconds_from
 from jupyter_elastic.types.errors import BadRequest
 
 NAME = "slurm-auto"

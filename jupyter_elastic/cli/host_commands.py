@@ -31,7 +31,7 @@ from jupyter_elastic.hosts import connectivity, host_url
 from jupyter_elastic.hosts.connection.handshake import WorkerSetting, installed
 from jupyter_elastic.hosts.connection.host_connection import HostConnection
 from jupyter_elastic.hosts.providers import slurm as allocation
-from jupyter_elastic.kernel.options import labels_from
+from jupyter_elastic.kernel.option_values import labels_from
 from jupyter_elastic.platform import paths, private_files
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.protocol.host_agent_messages import FRAMEWORKS, HostHello

@@ -136,7 +136,7 @@ def _release(given: argparse.Namespace, connect: Connect, console: Console) -> N
 
 
 def _resize(given: argparse.Namespace, connect: Connect, console: Console) -> None:
-    from jupyter_elastic.kernel.options import deadline_from, sizes_from  # lazily: it takes IPython
+    from jupyter_elastic.kernel.option_values import deadline_from, sizes_from  # lazily: it takes IPython
 
     if (given.slots, given.sizes, given.deadline, given.preemptible) == (None, None, None, None):
         raise BadRequest("say what to change: `resize JOB 1:4`, --sizes, --deadline or --no-preempt")

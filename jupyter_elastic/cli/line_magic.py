@@ -15,7 +15,7 @@ from IPython.display import display as show
 from jupyter_elastic.cli import commands, main
 from jupyter_elastic.jobfiles.sessions import NAME, SessionFolder, listed
 from jupyter_elastic.kernel.magic import ElasticMagics
-from jupyter_elastic.kernel.options import ranks_from
+from jupyter_elastic.kernel.option_values import ranks_from
 from jupyter_elastic.types.texts import visible
 
 TIMELINE_MIME = "application/vnd.jupyter-elastic.timeline+json"

@@ -22,7 +22,7 @@ def _policy(given: argparse.Namespace, connect: Connect, console: Console) -> No
         raise BadRequest(f"{given.described!r} is one word too many: write `policy NAME` or `policy describe NAME`")
     client = connect()
     if given.name:
-        from jupyter_elastic.kernel.options import option_values
+        from jupyter_elastic.kernel.option_values import option_values
 
         client.ask(wire.SwitchPolicy(name=given.name, options=option_values(given.opt), reason=given.reason))
     elif given.opt:

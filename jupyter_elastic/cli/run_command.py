@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from jupyter_elastic.client import Client, services
 from jupyter_elastic.client.job import Job, Tail, check_size
 from jupyter_elastic.kernel import capture, submission
-from jupyter_elastic.kernel.options import CellOptions, script_line
+from jupyter_elastic.kernel.cell_options import CellOptions
+from jupyter_elastic.kernel.options import script_line
 from jupyter_elastic.kernel.shipping import with_folder
 from jupyter_elastic.types.errors import BadRequest, JobCancelled, JobFailed
 from jupyter_elastic.views.updater import updater

@@ -29,7 +29,8 @@ from jupyter_elastic.jobfiles.payload import Payload
 from jupyter_elastic.jobfiles.sessions import SessionFolder, listed
 from jupyter_elastic.jobfiles.submit_environment import environment
 from jupyter_elastic.kernel import capture, library_settings
-from jupyter_elastic.kernel.options import CellOptions, distribute_line, long_options, parse, policy_line
+from jupyter_elastic.kernel.cell_options import CellOptions
+from jupyter_elastic.kernel.options import distribute_line, long_options, parse, policy_line
 from jupyter_elastic.kernel.session_options import existing, fitted, session_request
 from jupyter_elastic.kernel.shipping import with_folder
 from jupyter_elastic.kernel.submission import EngineChoice, choose_engine, default_engine, interrupted, report, submit

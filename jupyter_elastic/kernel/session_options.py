@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from jupyter_elastic.jobfiles import session_limits, sessions
 from jupyter_elastic.jobfiles.sessions import IDLE_S, PIN_S, SessionFolder, SessionRequest
-from jupyter_elastic.kernel.options import CellOptions
+from jupyter_elastic.kernel.cell_options import CellOptions
 from jupyter_elastic.types import JobInfo
 from jupyter_elastic.types.errors import BadRequest
 

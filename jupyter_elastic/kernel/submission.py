@@ -29,7 +29,7 @@ from jupyter_elastic.jobfiles.names_used import in_text
 from jupyter_elastic.jobfiles.payload import Payload, create_job_folder, remove_job_folder
 from jupyter_elastic.jobfiles.sessions import SessionFolder
 from jupyter_elastic.kernel import capture
-from jupyter_elastic.kernel.options import CellOptions
+from jupyter_elastic.kernel.cell_options import CellOptions
 from jupyter_elastic.platform import entry_points, paths
 from jupyter_elastic.types import JobInfo, JobRequest, JobSpec
 from jupyter_elastic.types.errors import BadRequest, ElasticError, JobCancelled

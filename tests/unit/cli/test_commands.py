@@ -13,7 +13,7 @@ from rich.console import Console
 from jupyter_elastic.cli import commands, job_commands, main
 from jupyter_elastic.cli.commands import table
 from jupyter_elastic.client import Client
-from jupyter_elastic.kernel.options import option_values
+from jupyter_elastic.kernel.option_values import option_values
 from jupyter_elastic.platform import entry_points
 from jupyter_elastic.types import JobInfo, JobSpec, Progress
 from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable

@@ -13,7 +13,7 @@ from jupyter_elastic.engines.common.cell_text import CellText, Claim, EngineFit
 from jupyter_elastic.engines.common.workers_engine import WorkersEngine
 from jupyter_elastic.jobfiles.payload import Payload
 from jupyter_elastic.kernel import submission
-from jupyter_elastic.kernel.options import CellOptions
+from jupyter_elastic.kernel.cell_options import CellOptions
 from jupyter_elastic.kernel.submission import EngineChoice, check_engine, choose_engine
 from jupyter_elastic.platform import entry_points
 from jupyter_elastic.types.errors import BadRequest, EngineError

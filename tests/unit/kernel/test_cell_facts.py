@@ -11,7 +11,7 @@ import pytest
 from jupyter_elastic.engines.common.cell_text import CellText, read_cell
 from jupyter_elastic.jobfiles.payload import Payload
 from jupyter_elastic.kernel import submission
-from jupyter_elastic.kernel.options import CellOptions
+from jupyter_elastic.kernel.cell_options import CellOptions
 from jupyter_elastic.kernel.submission import choose_engine
 from jupyter_elastic.types.errors import BadRequest
 from tests.support import packages

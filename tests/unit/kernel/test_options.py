@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from jupyter_elastic.kernel.cell_options import CellOptions
 from jupyter_elastic.kernel.magic import _complete
-from jupyter_elastic.kernel.options import CellOptions, distribute_line, parse, policy_line
+from jupyter_elastic.kernel.options import distribute_line, parse, policy_line
 from jupyter_elastic.types.errors import BadRequest
 
 
