@@ -20,13 +20,13 @@ from jupyter_elastic.scheduler.access.users import Users
 from jupyter_elastic.scheduler.access.visibility import Visibility
 from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.clock import Clock
+from jupyter_elastic.scheduler.event_streams import Subscriptions
 from jupyter_elastic.scheduler.journal.audit_query import AuditQuery
 from jupyter_elastic.scheduler.journal.history_query import HistoryQuery
 from jupyter_elastic.scheduler.journal.journal import Journal
 from jupyter_elastic.scheduler.journal.refusals import Refusals
 from jupyter_elastic.scheduler.journal.state_store import Context, StateStore
 from jupyter_elastic.scheduler.journal.usage_query import UsageQuery
-from jupyter_elastic.scheduler.net.event_streams import Subscriptions
 from jupyter_elastic.scheduler.net.fair_queue import FairQueue
 from jupyter_elastic.scheduler.net.peers import Peer
 from jupyter_elastic.scheduler.net.rate_limits import UNIT_S, Allowances, too_fast, too_many_connections

@@ -14,12 +14,12 @@ from typing import Any
 from jupyter_elastic.training import data
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import Group
+from jupyter_elastic.training.pace import pace
 from jupyter_elastic.training.position import NOWHERE
 from jupyter_elastic.training.ranks import collective
 from jupyter_elastic.training.state import position_of
 from jupyter_elastic.training.unequal import exchange, local_shards
 from jupyter_elastic.training.unequal.local_shards import LocalShard
-from jupyter_elastic.training.unequal.pace import pace
 from jupyter_elastic.types.errors import BadRequest
 
 _idle_said = False

@@ -18,7 +18,7 @@ _FRAMEWORKS = (
     *("accelerate", "device_memory", "keras", "keras_fit", "keras_gradients", "lightning"),
     *("parameter_servers", "samplers", "sharded", "tensorflow", "torch", "tracked"),
 )
-_UNEQUAL = ("exchange", "local_shards", "pace", "samples")
+_UNEQUAL = ("exchange", "local_shards", "samples")
 MOVED = {
     **{f"{_FOLDER}.{name}": f"{_FOLDER}.frameworks.{name}" for name in _FRAMEWORKS},
     **{f"{_FOLDER}.{name}": f"{_FOLDER}.unequal.{name}" for name in _UNEQUAL},

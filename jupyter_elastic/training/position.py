@@ -14,8 +14,8 @@ from jupyter_elastic.training import logical
 from jupyter_elastic.training.context import WARM_STEP, ElasticState, StepWarmedUp, context
 from jupyter_elastic.training.data import MicroBatch
 from jupyter_elastic.training.frameworks.imported import frameworks, torch_support
+from jupyter_elastic.training.pace import pace
 from jupyter_elastic.training.ranks import warm_up
-from jupyter_elastic.training.unequal.pace import pace
 
 
 class Position:

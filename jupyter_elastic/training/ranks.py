@@ -15,7 +15,7 @@ from jupyter_elastic.training import group as process_group
 from jupyter_elastic.training import link
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import Group, Groups, PeerLost, SingleProcess
-from jupyter_elastic.training.unequal.pace import pace
+from jupyter_elastic.training.pace import pace
 from jupyter_elastic.types.errors import EngineError
 
 _Result = TypeVar("_Result")

@@ -25,10 +25,10 @@ from jupyter_elastic.training import ended_trainings, link
 from jupyter_elastic.training.context import StepWarmedUp, context
 from jupyter_elastic.training.frameworks.imported import frameworks
 from jupyter_elastic.training.group import Group, MembershipChanged, Overtaken, PeerLost, SingleProcess
+from jupyter_elastic.training.pace import pace
 from jupyter_elastic.training.ranks import choose, translated, warm_up
 from jupyter_elastic.training.report import reporter
 from jupyter_elastic.training.state import State
-from jupyter_elastic.training.unequal.pace import pace
 from jupyter_elastic.types.errors import BadRequest
 
 _Result = TypeVar("_Result")

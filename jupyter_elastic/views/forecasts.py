@@ -19,7 +19,7 @@ from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.forecast import outlook, shadow, whatif
 from jupyter_elastic.scheduler.forecast.job_lengths import History
 from jupyter_elastic.scheduler.planning import plugins
-from jupyter_elastic.scheduler.policies.source import from_source
+from jupyter_elastic.scheduler.planning.policy_source import from_source
 from jupyter_elastic.types import JobId, Policy, SlotId, SlotInfo, View
 from jupyter_elastic.types.errors import BadRequest, ElasticError, NotFound
 from jupyter_elastic.views.pool_screen import ShadowDifference, ShadowRow

@@ -23,7 +23,7 @@ from jupyter_elastic.platform.reachability import interface
 from jupyter_elastic.protocol.worker_messages import Go
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import Array, PeerLost
-from jupyter_elastic.training.unequal.pace import pace
+from jupyter_elastic.training.pace import pace
 from jupyter_elastic.types.errors import EngineError
 
 JOIN = dt.timedelta(seconds=20)

@@ -21,7 +21,7 @@ from jupyter_elastic.client.open_requests import expect
 from jupyter_elastic.hostfiles import hosts_file, hosts_on_demand
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.hostfiles.hosts_on_demand import HostAllocation, HostSource, SourceStatus
-from jupyter_elastic.hosts.autoalloc import allocation_rules
+from jupyter_elastic.hosts import allocation_rules
 from jupyter_elastic.hosts.connection.handshake import WorkerSetting
 from jupyter_elastic.hosts.connection.host_connection import HostConnection
 from jupyter_elastic.hosts.providers import slurm

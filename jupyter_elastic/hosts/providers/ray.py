@@ -20,7 +20,7 @@ import msgspec
 
 from jupyter_elastic.hostfiles.hosts_on_demand import HostSource
 from jupyter_elastic.hosts import host_url
-from jupyter_elastic.hosts.autoalloc.allocation_rules import KnownAllocation
+from jupyter_elastic.hosts.allocation_rules import KnownAllocation
 from jupyter_elastic.protocol.ray_messages import (
     MAX_BYTES,
     CreateGroup,

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from jupyter_elastic.hostfiles.hosts_on_demand import HostSource
-from jupyter_elastic.hosts.autoalloc.allocation_rules import KnownAllocation
+from jupyter_elastic.hosts.allocation_rules import KnownAllocation
 from jupyter_elastic.types.errors import BadRequest
 
 SCHEME = "slurm:"

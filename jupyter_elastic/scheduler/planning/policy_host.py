@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from jupyter_elastic.scheduler.planning import plugins
-from jupyter_elastic.scheduler.policies.source import from_source
+from jupyter_elastic.scheduler.planning.policy_source import from_source
 from jupyter_elastic.types import Plan, Policy, View
 from jupyter_elastic.types.errors import BadRequest
 

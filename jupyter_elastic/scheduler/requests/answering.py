@@ -18,11 +18,11 @@ from jupyter_elastic.scheduler.access.auth import Rights
 from jupyter_elastic.scheduler.access.shares import Shares
 from jupyter_elastic.scheduler.access.visibility import Visibility
 from jupyter_elastic.scheduler.agents import Agents
+from jupyter_elastic.scheduler.event_streams import Subscriptions
 from jupyter_elastic.scheduler.journal.audit_query import AuditQuery
 from jupyter_elastic.scheduler.journal.history_query import HistoryQuery
 from jupyter_elastic.scheduler.journal.state_store import Context, StateStore
 from jupyter_elastic.scheduler.journal.usage_query import UsageQuery
-from jupyter_elastic.scheduler.net.event_streams import Subscriptions
 from jupyter_elastic.scheduler.net.rate_limits import Limits
 from jupyter_elastic.scheduler.settings import Settings
 from jupyter_elastic.types import UsePolicy

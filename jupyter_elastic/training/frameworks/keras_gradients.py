@@ -17,8 +17,8 @@ from jupyter_elastic.training.context import context
 from jupyter_elastic.training.frameworks.keras_fit import averages
 from jupyter_elastic.training.frameworks.keras_versions import build
 from jupyter_elastic.training.group import Group
+from jupyter_elastic.training.pace import pace
 from jupyter_elastic.training.ranks import groups
-from jupyter_elastic.training.unequal.pace import pace
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 _steps: weakref.WeakSet[TrainStep] = weakref.WeakSet()

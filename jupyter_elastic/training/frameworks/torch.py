@@ -19,8 +19,8 @@ from jupyter_elastic.training.context import context
 from jupyter_elastic.training.frameworks.tracked import Tracked
 from jupyter_elastic.training.group import Array
 from jupyter_elastic.training.logical import TreeSum
+from jupyter_elastic.training.pace import pace
 from jupyter_elastic.training.ranks import collective, groups
-from jupyter_elastic.training.unequal.pace import pace
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 __all__ = ["synchronize"]

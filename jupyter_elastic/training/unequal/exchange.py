@@ -25,9 +25,9 @@ from jupyter_elastic.platform import paths, private_files
 from jupyter_elastic.training import data
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import Group
+from jupyter_elastic.training.pace import DRIFT, pace
 from jupyter_elastic.training.ranks import collective
 from jupyter_elastic.training.unequal.local_shards import Declaration, LocalShard, SampleId, agree, counts, holders
-from jupyter_elastic.training.unequal.pace import DRIFT, pace
 from jupyter_elastic.training.unequal.samples import pickled
 from jupyter_elastic.types.errors import BadRequest, ElasticError, EngineError
 

@@ -26,8 +26,8 @@ from jupyter_elastic.balance.transfer_plan import TransferPlan
 from jupyter_elastic.training import data, link
 from jupyter_elastic.training.data import MicroBatch, Numbers
 from jupyter_elastic.training.group import Array, Group
+from jupyter_elastic.training.pace import pace
 from jupyter_elastic.training.ranks import collective
-from jupyter_elastic.training.unequal.pace import pace
 from jupyter_elastic.training.unequal.samples import fingerprint, pickled
 from jupyter_elastic.types.errors import BadRequest
 

@@ -19,7 +19,7 @@ import zmq
 from jupyter_elastic.platform import endpoints, paths, private_files
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.access.auth import user_name
-from jupyter_elastic.scheduler.net.event_streams import STREAMS
+from jupyter_elastic.scheduler.event_streams import STREAMS
 from jupyter_elastic.types import AgentOrigin
 from jupyter_elastic.types.errors import DaemonUnreachable
 

@@ -9,7 +9,7 @@ import pytest
 from jupyter_elastic.client import Client
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.planning.policy_host import HostedPolicy
-from jupyter_elastic.scheduler.policies.source import from_source
+from jupyter_elastic.scheduler.planning.policy_source import from_source
 from jupyter_elastic.types import HostView, JobStarted, JobView, PlanRejected, PolicyUsed, Size, View
 from jupyter_elastic.types.errors import BadRequest
 

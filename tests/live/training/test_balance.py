@@ -11,7 +11,7 @@ import pytest
 from tests.live.training.test_elastic import FRAMEWORKS, check, hurry, make, once, run, static  # noqa: F401
 
 CLOCK = """
-from jupyter_elastic.training.unequal.pace import pace
+from jupyter_elastic.training.pace import pace
 clock = [0.0]                                               # speeds are what the cell says, however busy the machine is
 pace.clock = lambda: clock[0]
 """

@@ -27,7 +27,7 @@ import numpy as np, torch
 from jupyter_elastic import training
 from jupyter_elastic.training.unequal import exchange
 from jupyter_elastic.training.context import context
-from jupyter_elastic.training.unequal.pace import pace
+from jupyter_elastic.training.pace import pace
 
 os.environ["JUPYTER_ELASTIC_DIR"] = POOL                    # where nothing is remembered of the hosts
 exchange.CHUNK = 2000                                   # several rounds
@@ -120,7 +120,7 @@ import numpy as np, torch
 from jupyter_elastic import training
 from jupyter_elastic.training.unequal import exchange, local_shards
 from jupyter_elastic.training.context import context
-from jupyter_elastic.training.unequal.pace import pace
+from jupyter_elastic.training.pace import pace
 
 os.environ["JUPYTER_ELASTIC_DIR"] = POOL                    # where nothing is remembered of the hosts
 exchange.CHUNK = 4000

@@ -12,8 +12,8 @@ from jupyter_elastic.cli import autoalloc_commands as command
 from jupyter_elastic.hostfiles import hosts_on_demand
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.hostfiles.hosts_on_demand import HostAllocation, HostSource, SourceStatus
-from jupyter_elastic.hosts.autoalloc import allocation_rules
-from jupyter_elastic.hosts.autoalloc.allocation_rules import KnownAllocation, RequestHost, ReturnHost, Visit, decide
+from jupyter_elastic.hosts import allocation_rules
+from jupyter_elastic.hosts.allocation_rules import KnownAllocation, RequestHost, ReturnHost, Visit, decide
 from jupyter_elastic.hosts.providers import slurm
 from jupyter_elastic.hosts.providers.ray import RayCluster
 from jupyter_elastic.scheduler.slots.slot_sources import Cpu, all_hosts

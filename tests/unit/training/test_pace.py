@@ -10,9 +10,9 @@ from jupyter_elastic.balance import SOLVERS
 from jupyter_elastic.training import data
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import SingleProcess
+from jupyter_elastic.training.pace import EVERY, PROBES, Pace
 from jupyter_elastic.training.run import workload
 from jupyter_elastic.training.state import State
-from jupyter_elastic.training.unequal.pace import EVERY, PROBES, Pace
 from jupyter_elastic.types import BALANCE, BALANCES
 from jupyter_elastic.types.errors import BadRequest
 
