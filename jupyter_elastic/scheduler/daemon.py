@@ -304,7 +304,7 @@ class Daemon:
             refusal = wire.Refused(code=getattr(problem, "code", ProtocolError.code), message=str(problem)[:500])
             self._put(Context(peer, wire.request_id(frame)), refusal, "")
             return
-        context, asked = Context(peer, request.id), type(request.ask).__name__
+        context, asked = Context(peer, request.id), str(request.ask.__struct_config__.tag)
         if peer.surplus:
             text = too_many_connections(peer.user, self.limits, self.rights.admins)
             self._put(context, wire.Refused(code=TooMuch.code, message=text), "connection")
@@ -336,7 +336,7 @@ class Daemon:
                 self._spend(context.peer, began)
                 await asyncio.sleep(0)
             if answer is not None:
-                self._put(context, answer, type(ask).__name__, getattr(ask, "job", None))
+                self._put(context, answer, str(ask.__struct_config__.tag), getattr(ask, "job", None))
                 self._commit()
 
     def _put(self, context: Context, answer: wire.AnyAnswer, asked: str, about: JobId | None = None) -> None:
