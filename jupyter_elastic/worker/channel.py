@@ -198,7 +198,7 @@ class DriverChannel:
 
 
 class WorkerSession:
-    """`training.session.Session` over the channel."""
+    """`training.link.JobLink` over the channel."""
 
     def __init__(self, channel: DriverChannel, engine: str, folder: Path) -> None:
         self.engine = engine

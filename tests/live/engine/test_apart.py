@@ -148,21 +148,21 @@ assert jax.process_index() == rank
 ALL_OF_THEM = """
 import contextlib, io, torch
 import torch.distributed as dist
-from jupyter_elastic.training import independent as apart
+from jupyter_elastic.training import independent
 said = {}
 for number, (name, source) in enumerate(CASES.items()):
     # A store for each: a group at the port of the one before may meet that one's store as it ends.
     how = f"init_process_group('gloo', init_method='file://{FOLDER}/store.{number}', rank={rank}, world_size=2)"
     source = source.replace("init_process_group('gloo')", how)
-    apart._looked, apart._steps = False, 0
+    independent._polled, independent._steps = False, 0
     with contextlib.redirect_stderr(io.StringIO()) as words:
         exec(compile(source, name, "exec"), {"rank": rank})
-        apart.ended()
+        independent.ended()
     said[name] = words.getvalue()
     if dist.is_initialized():
         dist.barrier()  # nobody closes connections on which another still reads
         dist.destroy_process_group()
-apart._looked = True
+independent._polled = True
 """
 REFUSED = {
     "torch": ("import torch\ntorch.nn.DataParallel(torch.nn.Linear(4, 1))", "DistributedDataParallel"),

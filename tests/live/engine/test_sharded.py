@@ -170,7 +170,7 @@ DYING = """
 from jupyter_elastic.jobfiles.commits import Commits
 def die(point):
     path = f"{FOLDER}/now"
-    if os.path.exists(path) and open(path).read() == f"{point} {training.session.current.rank}":
+    if os.path.exists(path) and open(path).read() == f"{point} {training.link.current.rank}":
         os.unlink(path)
         os.kill(os.getpid(), signal.SIGKILL)
 def at(owner, name):

@@ -135,7 +135,7 @@ POINTS = {
 AT = """
 def at(real, before):
     def replaced(*args, **kwargs):
-        now = os.path.exists(f"{FOLDER}/now") and training.session.current.rank == RANK
+        now = os.path.exists(f"{FOLDER}/now") and training.link.current.rank == RANK
         now = now and context.group is not None and not context.warming_up
         if now and not before:
             real(*args, **kwargs)

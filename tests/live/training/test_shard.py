@@ -315,7 +315,7 @@ def test_link_that_is_halved_or_cut_in_mid_transfer_loses_nothing(engine, cut, t
 def test_sample_that_is_too_large_to_move_ends_the_training_in_words(engine, warm_workers, tmp_path):
     async def story():
         names = {"parts": unlike_samples(120, 8), "faults": (), "workers": 2, "several_hosts": False}
-        small = FAULTY.replace("exchange.CHUNK = 4000", "exchange.CHUNK = local_shards.MOST_BYTES = 4000")
+        small = FAULTY.replace("exchange.CHUNK = 4000", "exchange.CHUNK = local_shards.MAX_BYTES = 4000")
         names["POOL"] = str(tmp_path / "pool")
         async with Bench(engine, tmp_path / "job", small, names=names) as bench:
             await bench.launch("h:0", "h:1")
