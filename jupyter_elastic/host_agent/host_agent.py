@@ -18,9 +18,8 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -32,6 +31,7 @@ from jupyter_elastic.host_agent.facts import forget_session, hello, step
 from jupyter_elastic.host_agent.output_finder import OutputReader
 from jupyter_elastic.host_agent.store_servers import StoreServers
 from jupyter_elastic.platform import machine_use, paths, reachability
+from jupyter_elastic.platform.background_tasks import BackgroundTasks
 from jupyter_elastic.platform.enforced_end import KillTimer, make_fifo
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.platform.lossless import open_lossless
@@ -88,7 +88,7 @@ class HostAgent:
         self._streams: dict[int, asyncio.StreamWriter] = {}
         self._ports: list[socket.socket] = []
         """Sockets that reserve ports for servers of the workers."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._spawn = BackgroundTasks(self._failed).spawn
         self._ended = asyncio.Event()
         self._folder = Path()
         self._files: AttemptFiles
@@ -311,20 +311,10 @@ class HostAgent:
         problem = await reachability.dial(order.address, order.port, order.token)
         self._say(messages.Dialled(order.number, problem[:4000]))
 
-    # --- tasks
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (problem := task.exception()) is not None:
-            if not isinstance(problem, ConnectionError):  # the driver is gone
-                log.error("a fault in the host agent", exc_info=problem)
-            self._ended.set()
+    def _failed(self, problem: BaseException) -> None:
+        if not isinstance(problem, ConnectionError):  # the driver is gone
+            log.error("a fault in the host agent", exc_info=problem)
+        self._ended.set()
 
 
 def _order(first: bytes) -> Start:

@@ -16,7 +16,7 @@ import shutil
 import signal
 import time
 import uuid
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -42,6 +42,7 @@ from jupyter_elastic.jobfiles.commits import Commits
 from jupyter_elastic.jobfiles.failure import DIED, Failure
 from jupyter_elastic.jobfiles.payload import Payload, read_payload
 from jupyter_elastic.platform import processes
+from jupyter_elastic.platform.background_tasks import BackgroundTasks
 from jupyter_elastic.protocol import worker_messages as messages
 from jupyter_elastic.protocol.worker_messages import LOOPBACK
 from jupyter_elastic.types import (
@@ -126,7 +127,8 @@ class WorkersEngine:
         self.machine = Membership(min_slots=context.min_slots)
         self.watch = WaitWatch()
         self._report_to = report
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = BackgroundTasks(self._task_failed)
+        self._spawn_task = self._tasks.spawn
         self.workers = WorkerProcesses(self, self._spawn_task)
         self.members = self.workers.members
         self._failures = Failures()
@@ -744,9 +746,7 @@ class WorkersEngine:
             self._ticker.cancel()
             self._launcher.close()
             self._forget_servers()
-        for task in self._tasks:
-            if task is not asyncio.current_task():
-                task.cancel()
+        self._tasks.cancel_others()
         pins = self._session.pins() if self._session is not None else {}
         self._report_to(ExitReported(outcome=outcome, reason=reason[:2000], **pins, **self._stamp()))
 
@@ -804,18 +804,10 @@ class WorkersEngine:
 
     # --- tasks
 
-    def _spawn_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-        return task
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (problem := task.exception()) is not None:
-            log.error("a fault in the engine", exc_info=problem)
-            fault = f"a fault in the engine: {problem!r}"
-            self._fail(Weight.RAISED, Failure(rank=0, type="EngineError", message=fault))
+    def _task_failed(self, problem: BaseException) -> None:
+        log.error("a fault in the engine", exc_info=problem)
+        fault = f"a fault in the engine: {problem!r}"
+        self._fail(Weight.RAISED, Failure(rank=0, type="EngineError", message=fault))
 
     async def _tick(self) -> None:
         await asyncio.sleep(TICK_S)

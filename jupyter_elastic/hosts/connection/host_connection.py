@@ -13,7 +13,7 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from jupyter_elastic.forkserver.fork_client import START_S
@@ -29,6 +29,7 @@ from jupyter_elastic.hosts.host_url import answers_within, data_address, forget_
 from jupyter_elastic.jobfiles.captures import FOLDER, NAMES, PAYLOAD
 from jupyter_elastic.jobfiles.commits import Commits
 from jupyter_elastic.platform import paths, private_files
+from jupyter_elastic.platform.background_tasks import BackgroundTasks
 from jupyter_elastic.protocol import host_agent_messages as messages
 from jupyter_elastic.protocol.host_agent_messages import FROM_HOST_AGENT, PIECE, FromHostAgent, ToHostAgent
 from jupyter_elastic.types.errors import EngineError, ProtocolError
@@ -74,6 +75,7 @@ class HostConnection:
         self._on_lost = on_lost
         self._output = RemoteOutput(setting.folder)
         self._commits = Commits(setting.folder)
+        self._spawn = BackgroundTasks(self._failed).spawn
         self._command = HostCommand(host, self._spawn)
         self._opening: asyncio.Task[None] | None = None
         self._is_open = False
@@ -86,7 +88,6 @@ class HostConnection:
         self._targets: dict[int, str | ValueStore] = {}
         """The group's stores, which the workers there find: a socket's path, or a store with a copy there."""
         self._fetching = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def name(self) -> str:
@@ -341,14 +342,6 @@ class HostConnection:
         if tell and self._is_open:
             self._on_lost(self)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (problem := task.exception()) is not None:
-            log.error("a fault with host %s", self.name, exc_info=problem)
-            self._lose(f"{type(problem).__name__}: {problem}")
+    def _failed(self, problem: BaseException) -> None:
+        log.error("a fault with host %s", self.name, exc_info=problem)
+        self._lose(f"{type(problem).__name__}: {problem}")
