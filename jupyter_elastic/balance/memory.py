@@ -12,7 +12,7 @@ import msgspec
 
 KEPT_S = 30 * 24 * 3600.0
 """Seconds after which a figure is no longer used."""
-MAX_SIZE = 10_000
+MAX_ENTRIES = 10_000
 """Maximum number of remembered speeds, and of links: the newest."""
 
 
@@ -66,7 +66,7 @@ def with_speeds(memory: Memory, workload: str, hosts: Sequence[str], speeds: Seq
     new = [HostSpeed(v, now, workload, host) for host, v in zip(hosts, speeds, strict=True) if 0 < v < math.inf]
     replaced = {(one.workload, one.host) for one in new}
     kept = [one for one in memory.speeds if (one.workload, one.host) not in replaced]
-    return msgspec.structs.replace(memory, speeds=(*kept, *new)[-MAX_SIZE:])
+    return msgspec.structs.replace(memory, speeds=(*kept, *new)[-MAX_ENTRIES:])
 
 
 def with_links(memory: Memory, hosts: Sequence[str], bandwidth: Sequence[Sequence[float]], now: float) -> Memory:
@@ -79,7 +79,7 @@ def with_links(memory: Memory, hosts: Sequence[str], bandwidth: Sequence[Sequenc
     ]
     replaced = {(one.sender, one.receiver) for one in new}
     kept = [one for one in memory.links if (one.sender, one.receiver) not in replaced]
-    return msgspec.structs.replace(memory, links=(*kept, *new)[-MAX_SIZE:])
+    return msgspec.structs.replace(memory, links=(*kept, *new)[-MAX_ENTRIES:])
 
 
 def _believed(figure: Figure, now: float) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-MAX_SIZE = 16
+MAX_ROWS = 16
 _HEAD = ("host", "samples", "moved", "samples/s", "epoch", "waits")
 _CELL = "text-align:left;padding:1px 12px 1px 0;white-space:nowrap"
 _LINE = "margin:2px 0"
@@ -39,7 +39,7 @@ class HostRow:
 
 def bundle(rows: Sequence[HostRow], words: str) -> dict[str, str]:
     """Return the table and the last decision, by MIME type."""
-    shown, more = rows[:MAX_SIZE], len(rows) - MAX_SIZE
+    shown, more = rows[:MAX_ROWS], len(rows) - MAX_ROWS
     table = [[row.name, *_figures(row)] for row in shown]
     rest = [f"and {more} more"] if more > 0 else []
     widths = [max(len(line[at]) for line in [list(_HEAD), *table]) for at in range(len(_HEAD))]

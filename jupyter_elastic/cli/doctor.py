@@ -183,10 +183,10 @@ def check_captures() -> Finding:
     count, size = captures.on_disk(jobs)
     found = (
         f"{human(size)} of {count} jobs in {jobs}; they go a day after their job's end, or beyond "
-        f"{human(captures.MAX_SIZE)} "
+        f"{human(captures.MAX_BYTES)} "
         "sooner (output and results stay)"
     )
-    if size > 2 * captures.MAX_SIZE:
+    if size > 2 * captures.MAX_BYTES:
         advice = "jobs that are not over hold most of it, or no agent runs: any cell starts one"
         return Finding("captures", "warning", found, advice)
     return Finding("captures", "ok", found)

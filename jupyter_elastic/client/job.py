@@ -21,7 +21,7 @@ from jupyter_elastic.client.job_model import JobModel
 from jupyter_elastic.client.job_screen import SizePoint
 from jupyter_elastic.client.open_requests import expect
 from jupyter_elastic.jobfiles import failure, results, usage
-from jupyter_elastic.jobfiles.job_folder import MAX_SIZE, JobFolder
+from jupyter_elastic.jobfiles.job_folder import MAX_READ, JobFolder
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import ENDED, JobId, JobInfo, Phase, Progress
 from jupyter_elastic.types.errors import (
@@ -148,7 +148,7 @@ class Job:
             if rank in ranks or not ranks:
                 return ""
             raise NotFound(f"job {self.id} has no rank {rank}; there are {ranks}") from None
-        cut = "" if files.own or len(data) < MAX_SIZE else "[what was printed before is only in the file]\n"
+        cut = "" if files.own or len(data) < MAX_READ else "[what was printed before is only in the file]\n"
         return cut + files.text(data.decode(errors="replace"))
 
     def wait(self, timeout: float | None = None) -> Phase:

@@ -19,7 +19,7 @@ from jupyter_elastic.platform import private_files, processes
 
 WARM_VARIABLE = "JUPYTER_ELASTIC_WARM"
 """Variable of the user. `0`: never fork workers from warm parents; another number: the maximum number of parents."""
-MAX_SIZE = 8
+MAX_PARENTS = 8
 """Default maximum number of a user's parents in a pool."""
 MAX_MEMORY, PART_OF_MEMORY = 4 * 1024**3, 8
 """Maximum bytes of all parents together: the smaller of this number and this part of the machine's memory."""
@@ -54,7 +54,7 @@ def wanted() -> bool:
 def most() -> int:
     """Return the maximum number of parents."""
     given = os.environ.get(WARM_VARIABLE, "")
-    return int(given) if given.isdecimal() and int(given) > 0 else MAX_SIZE
+    return int(given) if given.isdecimal() and int(given) > 0 else MAX_PARENTS
 
 
 def max_memory() -> int:

@@ -27,7 +27,7 @@ from jupyter_elastic.jobfiles.job_folder import JobFolder
 from jupyter_elastic.platform import private_files
 from jupyter_elastic.types.errors import NotFound
 
-CALLS, BEGUN, RETURNED, CLOSED, MAX_SIZE = "calls", "begun", "returned", "closed", "most"
+CALLS, BEGUN, RETURNED, CLOSED, SLOT_LIMIT = "calls", "begun", "returned", "closed", "most"
 LARGEST = 256 * 1024**2
 """Maximum bytes of one call's arguments, or of its result."""
 RETRIES = 3
@@ -132,13 +132,13 @@ class CallResult(NamedTuple):
 
 def limit(folder: Path, slots: int) -> None:
     """Limit the job to `slots` slots."""
-    private_files.write_private(folder / MAX_SIZE, str(slots).encode())
+    private_files.write_private(folder / SLOT_LIMIT, str(slots).encode())
 
 
 def limit_of(folder: Path, slots: int) -> int:
     """Return the maximum of the pool's slots that the job may have."""
     with contextlib.suppress(FileNotFoundError):
-        return min(slots, int((folder / MAX_SIZE).read_bytes()))
+        return min(slots, int((folder / SLOT_LIMIT).read_bytes()))
     return slots
 
 

@@ -26,7 +26,7 @@ LARGE = 256 * 1024
 STORE = ".captures"
 KEPT_S = 86_400.0
 """Seconds that captures stay after their job's end."""
-MAX_SIZE = 4 * 1000**3
+MAX_BYTES = 4 * 1000**3
 """Maximum bytes of the captures of ended jobs; beyond that the oldest are removed before `KEPT_S`."""
 LEAST_S = 600.0
 """Minimum seconds that captures stay: their job may be on its way to the daemon."""
@@ -101,13 +101,13 @@ def _ended_at(folder: Path) -> float:
 
 
 def surplus(captures: Sequence[StoredCapture], now: float) -> list[StoredCapture]:
-    """Return the captures to remove: those a day old, and the oldest beyond `MAX_SIZE` bytes."""
+    """Return the captures to remove: those a day old, and the oldest beyond `MAX_BYTES` bytes."""
     files: dict[int, int] = {}
     remove = []
     for capture in sorted(captures, key=lambda capture: -capture.since):
         files |= capture.files
         age_s = now - capture.since
-        if age_s > KEPT_S or (age_s > LEAST_S and sum(files.values()) > MAX_SIZE):
+        if age_s > KEPT_S or (age_s > LEAST_S and sum(files.values()) > MAX_BYTES):
             remove.append(capture)
     return remove
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from jupyter_elastic.jobfiles.job_folder import MAX_SIZE, JobFolder
+from jupyter_elastic.jobfiles.job_folder import MAX_READ, JobFolder
 
 FILE = "display.jsonl"
 MAX_BYTES = 8 * 1024**2
@@ -79,7 +79,7 @@ class Reader:
         found: list[tuple[Display, int]] = []
         with contextlib.suppress(OSError), self._folder.open(*self._names) as file:
             size = os.fstat(file.fileno()).st_size
-            end = min(size, size if until is None else until, size if self._folder.own else MAX_SIZE)
+            end = min(size, size if until is None else until, size if self._folder.own else MAX_READ)
             file.seek(self.offset)
             while (left := min(end - self.offset, _PIECE)) > 0:
                 data = file.read(left)

@@ -25,7 +25,7 @@ from jupyter_elastic.types.errors import BadRequest, EngineError
 
 LIMIT = 100 * 1024**2
 """Maximum bytes of a tar."""
-MAX_SIZE = 10_000
+MAX_FILES = 10_000
 """Maximum number of files, folders and links in a tar."""
 LEFT_OUT = frozenset({
     ".git", ".hg", ".svn", "__pycache__", ".ipynb_checkpoints", ".venv", "node_modules", ".mypy_cache", ".pytest_cache",
@@ -63,7 +63,7 @@ def pack(folder: Path) -> PackedFolder:
                 info.mode = 0o700 if found.st_mode & stat.S_IXUSR else 0o600
                 size += found.st_size + _HEADER
                 count += 1
-                if size > LIMIT or count > MAX_SIZE:
+                if size > LIMIT or count > MAX_FILES:
                     raise _too_large(folder)
                 if stat.S_ISLNK(found.st_mode):
                     info.type, info.linkname = tarfile.SYMTYPE, _target(path, folder)
@@ -109,7 +109,7 @@ def _target(link: Path, folder: Path) -> str:
 
 def _too_large(folder: Path) -> BadRequest:
     return BadRequest(
-        f"--with {folder}: it has more than {LIMIT >> 20} MiB or {MAX_SIZE:,} files, which every host would get; name "
+        f"--with {folder}: it has more than {LIMIT >> 20} MiB or {MAX_FILES:,} files, which every host would get; name "
         "a smaller folder, and let the cell read its data from where each host has it. Nothing was queued."
     )
 
@@ -137,7 +137,7 @@ def _check(members: list[tarfile.TarInfo]) -> None:
             inside = inside and not linked.startswith(("/", "..")) and not member.linkname.startswith("/")
         if not inside or not (member.isreg() or member.isdir() or member.issym()):
             raise EngineError(f"the copy of the notebook's folder has what does not belong there: {member.name!r}")
-    if len(members) > MAX_SIZE or sum(member.size for member in members) > LIMIT:
+    if len(members) > MAX_FILES or sum(member.size for member in members) > LIMIT:
         raise EngineError("the copy of the notebook's folder is over the limit")
 
 

@@ -27,7 +27,7 @@ from jupyter_elastic.types.texts import visible
 
 NO_FOLDER = "/dev/null/another-user's"
 """Path of another user's job's folder that the daemon does not disclose: no file can lie there."""
-MAX_SIZE = 4 * 1024**2
+MAX_READ = 4 * 1024**2
 """Maximum bytes of another user's file that are read at once."""
 MAX_SENT = 64 * 1024**2
 """Maximum bytes of another user's file that are shown in pieces."""
@@ -77,12 +77,12 @@ class JobFolder:
             return FileIO(self._open(names, os.O_RDONLY), "r")
 
     def read(self, *names: str) -> bytes:
-        """Read a file's content, of another user's file the last `MAX_SIZE` bytes. Raises the errors of `open`."""
+        """Read a file's content, of another user's file the last `MAX_READ` bytes. Raises the errors of `open`."""
         with self.open(*names) as file:
             if self.own:
                 return file.readall()
-            file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_SIZE))
-            return file.read(MAX_SIZE)
+            file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_READ))
+            return file.read(MAX_READ)
 
     def json(self, kind: type[_T], *names: str) -> _T | None:
         """Read a struct; None if there is none that can be read."""

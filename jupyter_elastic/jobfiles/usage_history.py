@@ -16,7 +16,7 @@ from jupyter_elastic.jobfiles.usage import Number
 from jupyter_elastic.platform import private_files
 
 NAME = "usage_history.json"
-MAX_SIZE = 120
+MAX_POINTS = 120
 """Maximum number of points."""
 MAX_WORKERS = 16
 """Maximum number of workers; the first ones are kept."""
@@ -47,10 +47,10 @@ class UsageHistory(Struct, frozen=True, kw_only=True):
         if self.points and point.at - self.points[-1].at < self.every_s:
             return self
         points = [*self.points, point]
-        if len(points) <= MAX_SIZE:
+        if len(points) <= MAX_POINTS:
             return replace(self, points=points)
         span = points[-1].at - points[0].at
-        return UsageHistory(every_s=2 * span / MAX_SIZE, points=points[::2])
+        return UsageHistory(every_s=2 * span / MAX_POINTS, points=points[::2])
 
 
 def read(folder: JobFolder) -> UsageHistory:

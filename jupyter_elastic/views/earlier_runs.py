@@ -13,7 +13,7 @@ from jupyter_elastic.types import JobId, Phase
 from jupyter_elastic.types.errors import NotFound
 from jupyter_elastic.views.follower import PoolFollower
 
-MAX_SIZE = 12
+MAX_RUNS = 12
 """Maximum number of runs that are offered."""
 LOOKED_THROUGH = 1000
 """Number of the owner's newest jobs that are searched."""
@@ -36,7 +36,7 @@ async def runs(follower: PoolFollower, number: JobId) -> list[EarlierRun]:
     jobs = expect(await follower.ask(ask), wire.Jobs).jobs
     same = [job for job in jobs if job.spec.name == this.spec.name and job.job < number and job.started_at is not None]
     found = [EarlierRun(job=job.job, phase=job.phase, submitted_at=job.submitted_at) for job in same]
-    return found[::-1][:MAX_SIZE]
+    return found[::-1][:MAX_RUNS]
 
 
 async def metrics(follower: PoolFollower, number: JobId) -> list[Series]:

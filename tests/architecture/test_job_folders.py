@@ -47,7 +47,7 @@ ALLOWED = {
     "jobfiles/failure.py": ["write_json(folder / NAME"],
     "jobfiles/usage_history.py": ["write_json(folder / NAME"],
     "jobfiles/call_files.py": [
-        "write_private(folder / MAX_SIZE", "(folder / MAX_SIZE).read_bytes()", "open_private(folder / CALLS",
+        "write_private(folder / SLOT_LIMIT", "(folder / SLOT_LIMIT).read_bytes()", "open_private(folder / CALLS",
         "(self._folder / CLOSED).exists()", "write_private(self._folder / CLOSED", "returned.mkdir(",
         "open_private(returned / name", "self._folder.stat().st_mtime_ns",
     ],

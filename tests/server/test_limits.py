@@ -15,7 +15,7 @@ from tests.support.guests import environment, guest, invite, tcp_options
 from tests.support.lab import Lab, clean_environment
 from tests.support.pool import Pool
 
-MAX_SIZE = 10
+MAX_CONNECTIONS = 10
 PARAMETERS = {"job": 1, "rank": 0, "stream": "stdout", "policy": "las", "call": 0}
 BODIES: dict[tuple[str, str], Any] = {
     ("/elastic/api/jobs/{job}", "patch"): {"min_slots": 1},
@@ -38,11 +38,11 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A server whose user has as many connections as one user may have."""
     folder = tmp_path_factory.mktemp("crowded")
     ada = guest(folder, "ada")
-    options = (*tcp_options(folder), "--max-connections", str(MAX_SIZE))
+    options = (*tcp_options(folder), "--max-connections", str(MAX_CONNECTIONS))
     with contextlib.ExitStack() as held, Pool(folder / "pool", slots=1, options=options) as pool:
         invite(ada, pool)
         held.callback(ada.stop)  # the server starts her an agent
-        for _ in range(MAX_SIZE):
+        for _ in range(MAX_CONNECTIONS):
             assert held.enter_context(Client(ada.endpoint)).ask(wire.Ping()) == wire.Done()
         with Lab(folder / "server", clean_environment(**environment(ada)), module="jupyter_server") as server:
             yield server

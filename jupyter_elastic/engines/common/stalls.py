@@ -33,27 +33,27 @@ def patience_s(env: Mapping[str, str]) -> float:
         return WAIT_S
 
 
-def sentence(polls: Iterable[StackReport], ended: Sequence[int], patience_s: float) -> str:
+def sentence(reports: Iterable[StackReport], ended: Sequence[int], patience_s: float) -> str:
     """Return a sentence that says which ranks wait for which; empty when no rank waits, or none can be blamed.
 
     `ended` are the ranks whose cell has ended. A rank that only computes doesn't wait, however long it takes.
     """
-    known = sorted(polls, key=lambda look: look.rank)
-    forming = [look for look in known if look.forms and look.still_s >= min(FORMS_S, patience_s)]
+    known = sorted(reports, key=lambda report: report.rank)
+    forming = [report for report in known if report.forms and report.still_s >= min(FORMS_S, patience_s)]
     if forming:
-        who = f"{_ranks([look.rank for look in forming])} {'waits' if len(forming) == 1 else 'wait'}"
-        since = f"since {max(look.still_s for look in forming):.0f} s"
+        who = f"{_ranks([report.rank for report in forming])} {'waits' if len(forming) == 1 else 'wait'}"
+        since = f"since {max(report.still_s for report in forming):.0f} s"
         return f"{who} in {forming[0].forms} {since}, which has not found the other processes"
-    waiting = [look for look in known if look.held and look.still_s >= patience_s]
+    waiting = [report for report in known if report.held and report.still_s >= patience_s]
     if not waiting:
         return ""
-    elsewhere = [look for look in known if not look.held]
-    since = f"since {max(look.still_s for look in waiting):.0f} s"
-    who = f"{_ranks([look.rank for look in waiting])} {'waits' if len(waiting) == 1 else 'wait'}"
+    elsewhere = [report for report in known if not report.held]
+    since = f"since {max(report.still_s for report in waiting):.0f} s"
+    who = f"{_ranks([report.rank for report in waiting])} {'waits' if len(waiting) == 1 else 'wait'}"
     if elsewhere:
         first, *more = elsewhere
-        others = "".join(f"; rank {look.rank} is at {look.where}" for look in more[:3])
-        missing = _ranks([look.rank for look in elsewhere])
+        others = "".join(f"; rank {report.rank} is at {report.where}" for report in more[:3])
+        missing = _ranks([report.rank for report in elsewhere])
         place = f"which is at {first.where}" if not more else f"rank {first.rank} is at {first.where}"
         return f"{who} for {missing} {since}, {place}{others}"
     if ended:
@@ -62,11 +62,11 @@ def sentence(polls: Iterable[StackReport], ended: Sequence[int], patience_s: flo
     if len(waiting) < len(known) or len(known) < 2:
         return ""
     where = waiting[0].where
-    if len({look.where for look in waiting}) > 1:
-        places = ", ".join(f"rank {look.rank} at {look.where}" for look in waiting[:4])
+    if len({report.where for report in waiting}) > 1:
+        places = ", ".join(f"rank {report.rank} at {report.where}" for report in waiting[:4])
         return f"{who} for each other {since}: {places}"
-    if below := _apart([look.stack[::-1] for look in waiting]):
-        places = ", ".join(f"rank {look.rank} in {place}" for look, place in zip(waiting[:4], below, strict=False))
+    if below := _apart([report.stack[::-1] for report in waiting]):
+        places = ", ".join(f"rank {report.rank} in {place}" for report, place in zip(waiting[:4], below, strict=False))
         return f"{who} for each other at {where} {since}: {places}"
     if any("in rendezvous" in frame for frame in waiting[0].stack):
         return f"{who} at {where} {since} for workers that are still to come"

@@ -44,13 +44,13 @@ class Caps(Struct, frozen=True):
 
 
 def within(jobs: Sequence[JobView], most: Caps) -> tuple[list[JobView], dict[JobId, str]]:
-    """Return the jobs that a policy may see, the first of each party, and the reasons why others are left out."""
+    """Return the jobs that a policy may see, the first of each entity, and the reasons why others are left out."""
     room: dict[Entity, int] = {}
     entities: dict[JobId, list[Entity]] = {}
     max_workers: dict[JobId, int] = {}
     unseen: set[JobId] = set()
     blocked: set[Entity] = set()
-    """Parties with a job that waits for their limit; no other job of theirs overtakes it."""
+    """Entities with a job that waits for their limit; no other job of theirs overtakes it."""
     reasons: dict[JobId, str] = {}
     limited: list[JobView] = []
     known: dict[tuple[str, str], dict[Entity, int]] = {}

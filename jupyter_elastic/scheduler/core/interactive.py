@@ -34,7 +34,7 @@ def make_room(state: State, most: Caps, quotas: Mapping[str, int]) -> list[AnyEv
     return []
 
 
-def _parties(job: Job) -> tuple[Entity, ...]:
+def _entities(job: Job) -> tuple[Entity, ...]:
     """Return the user and the group that the job's slots count for."""
     return (("user", job.owner), ("group", job.spec.group)) if job.spec.group else (("user", job.owner),)
 
@@ -48,7 +48,7 @@ def _held(state: State) -> Counter[Entity]:
     """Count the held slots by user and group."""
     held: Counter[Entity] = Counter()
     for job in state.active_jobs():
-        for entity in _parties(job):
+        for entity in _entities(job):
             held[entity] += state.charged(job.slots)
     return held
 
@@ -106,11 +106,11 @@ class _Room:
 
     def _take(self, job: Job, slots: int) -> None:
         self._room -= slots
-        for entity in _parties(job):
+        for entity in _entities(job):
             self._held[entity] += slots
 
     def _shrunk(self, job: Job, lack: int, over: dict[Entity, int]) -> dict[JobId, Size] | None:
-        """Shrink others to free `lack` slots, and for each party in `over` its excess; None if that can't be.
+        """Shrink others to free `lack` slots, and for each entity in `over` its excess; None if that can't be.
 
         Jobs of the same owner shrink first, then those with the most workers beyond their minimum.
         """
@@ -127,7 +127,7 @@ class _Room:
             freed = shrunk.get(number, self._sizes[number]).workers - size.workers
             shrunk[number] = size
             lack -= freed
-            for entity in _parties(other):
+            for entity in _entities(other):
                 given[entity] += freed
                 if entity in over and given[entity] >= over[entity]:
                     del over[entity]
@@ -142,11 +142,11 @@ class _Room:
         if not smaller:
             return None
         own = other.owner == job.owner
-        if over and not any(entity in over for entity in _parties(other)):
+        if over and not any(entity in over for entity in _entities(other)):
             return None
-        for entity in _parties(other):
+        for entity in _entities(other):
             left = self._held[entity] - given[entity] - (size.workers - smaller)
-            if entity not in _parties(job) and left < self._quotas.get(entity[1], 0):
+            if entity not in _entities(job) and left < self._quotas.get(entity[1], 0):
                 return None
         beyond = size.workers - least_workers(other.spec)
         return own, beyond, other.job, Size(workers=smaller, servers=size.servers)
@@ -167,6 +167,6 @@ def _given_back(state: State, most: Caps) -> list[AnyEventData]:
             sizes[number] = replace(job.size, workers=job.size.workers + more)
             reasons[number] = GIVEN_BACK
             free -= more
-            for entity in _parties(job):
+            for entity in _entities(job):
                 held[entity] += more
     return _events(state, sizes, reasons) if reasons else []

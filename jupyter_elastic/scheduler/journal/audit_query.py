@@ -37,7 +37,7 @@ KINDS = (
 )  # fmt: skip
 """Kinds of events that record a user's decision."""
 REASON_CHARS = 500
-MAX_SIZE = 2_000
+MAX_ROWS = 2_000
 """Rows in one answer: a number that surely fits into a frame."""
 
 
@@ -100,7 +100,7 @@ class AuditQuery:
 
     def _read(self, ask: ReadAudit, own: str | None) -> Audited:
         owners = self._journal.owners()
-        found: deque[AuditRow] = deque(maxlen=min(max(ask.limit, 1), MAX_SIZE))
+        found: deque[AuditRow] = deque(maxlen=min(max(ask.limit, 1), MAX_ROWS))
         more = False
         for event in self._journal.of_kinds(self._journal.before(ask.since), tuple(kind.__name__ for kind in KINDS)):
             if ask.before is not None and event.seq >= ask.before:

@@ -20,12 +20,12 @@ from typing import Any
 import zmq
 from msgspec import Struct
 
-MAX_SIZE = 10_000
+MAX_CONNECTIONS = 10_000
 """Maximum number of connections; each takes libzmq some 20 kB."""
 RESERVE = 1_200
 """Descriptors that connections never take: 1001 may be open before we know of them, the others are the daemon's own."""
 ADMINS = 100
-"""Connections of administrators beyond `MAX_SIZE`."""
+"""Connections of administrators beyond `MAX_CONNECTIONS`."""
 SILENT_S = 5.0
 """Seconds after which a connection that has not sent anything is ended."""
 TOLD_S = 60.0
@@ -213,7 +213,7 @@ def raise_descriptor_limit() -> None:
 def max_connections() -> int:
     """Return the number of connections that the daemon's limit of descriptors allows."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return MAX_SIZE if limit == resource.RLIM_INFINITY else max(min(limit - RESERVE, MAX_SIZE), 64)
+    return MAX_CONNECTIONS if limit == resource.RLIM_INFINITY else max(min(limit - RESERVE, MAX_CONNECTIONS), 64)
 
 
 def _user_of(descriptor: int) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Generic, TypeVar
 
-MAX_SIZE = 1024
+MAX_FRAMES = 1024
 """Frames that wait; beyond them nothing more is received."""
 MAX_BYTES = 64 * 1024 * 1024
 
@@ -30,7 +30,7 @@ class FairQueue(Generic[_T]):
     @property
     def full(self) -> bool:
         """True while nothing more is to be received."""
-        return self._frames >= MAX_SIZE or self._bytes >= MAX_BYTES
+        return self._frames >= MAX_FRAMES or self._bytes >= MAX_BYTES
 
     def put(self, user: str, frame: _T, length: int) -> None:
         """Queue a frame of `length` bytes."""

@@ -38,7 +38,7 @@ Queues: TypeAlias = defaultdict[tuple[str, str], deque[JobView]]
 
 
 ON_SHARE = 0.5
-"""Factor of a party that has used exactly its share."""
+"""Factor of an entity that has used exactly its share."""
 Name = TypeVar("Name", bound=Hashable)
 
 
@@ -83,7 +83,7 @@ class Entity:
 
     def __init__(self, rank: float, factor: float, quota: int, turn: Turn) -> None:
         self.has = self.held = self.wants = 0
-        """Slots that the draft gives the party, that it holds now, and that it can use (no more than the pool has)."""
+        """Slots that the draft gives the entity, that it holds now, and that it can use (no more than the pool has)."""
         self.rank = max(rank, ROUNDING)
         """Weight without the factor of `half_life_s`."""
         self.turn = turn
@@ -101,10 +101,10 @@ class Entity:
         self.growing: list[tuple[int, int, JobView]] = []
 
     def due(self, at: int) -> Due:
-        """Return the sort key in the row: parties below their quota, then whole slots of shares, then parts of slots.
+        """Return the sort key in the row: entities below their quota, then whole slots of shares, then parts of slots.
 
         Whole slots, and the slots that others leave, go to those with the least, and among these to their present
-        holders. A part goes to a party that holds a slot for it now, so that no job is ended for it. Then claims
+        holders. A part goes to an entity that holds a slot for it now, so that no job is ended for it. Then claims
         decide.
         """
         has = self.has
@@ -114,7 +114,7 @@ class Entity:
         return has >= self.quota, 0 if left > 0 else 2, has / self.weight, going, self.claim, at, self
 
     def waits(self, head: JobView) -> None:
-        """Note the first waiting job of the party or of a member."""
+        """Note the first waiting job of the entity or of a member."""
         since = max((head.queued_at, *self.turn.begun[-1:]))
         if since < self.since:
             self.since, self.head = since, head
@@ -128,7 +128,7 @@ class Entity:
 
 
 def share_out(slots: float, entities: Sequence[Entity]) -> None:
-    """Compute the shares: by weight, but no less than the quota and no more than a party can use."""
+    """Compute the shares: by weight, but no less than the quota and no more than an entity can use."""
     rest = list(entities)
     while rest:
         level = max(slots, 0.0) / sum(entity.weight for entity in rest)
@@ -250,7 +250,7 @@ class Fair(Configured):
 
     def _pour(self, draft: Draft, queues: Queues, growing: Container[JobId]) -> list[Entity]:
         """Give free slots by shares to the `queues`, and to the draft's jobs among `growing`; return the groups."""
-        groups = self._parties(draft, queues, growing)
+        groups = self._entities(draft, queues, growing)
         heap = [group.due(at) for at, group in enumerate(groups)]
         heapify(heap)
         while heap and draft.free:
@@ -278,7 +278,7 @@ class Fair(Configured):
         """True if the job started so recently that preempting it would waste the start."""
         return job.changed_at is None or now - job.changed_at < self.options.cooldown * job.profile.rescale_cost_s
 
-    def _parties(self, draft: Draft, queues: Queues, growing: Container[JobId]) -> list[Entity]:
+    def _entities(self, draft: Draft, queues: Queues, growing: Container[JobId]) -> list[Entity]:
         """Return the groups with their users; each user has its waiting jobs and those that may grow."""
         weights, quotas = draft.view.weights, draft.view.quotas
         factors = self._factors(draft.view)

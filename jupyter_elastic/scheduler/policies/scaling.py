@@ -52,7 +52,7 @@ _PRIOR = 0.05
 _OUTLIER = 0.15
 """Residual, as a share of the measured time, from which on a point counts less (Huber 1964)."""
 _ROUNDS = 4
-_MAX_SIZE, _SHORTEST_S, _LONGEST_S = 100_000, 1e-9, 1e9
+_MAX_COUNT, _SHORTEST_S, _LONGEST_S = 100_000, 1e-9, 1e9
 """Maximum of workers and servers, and bounds in seconds, of an acceptable measured epoch."""
 _COLUMNS: dict[Form, Callable[[int, int], tuple[float, ...]]] = {
     "sync": lambda w, p: (1 / w, 1.0, w / p, float(w), float(p)),
@@ -224,10 +224,10 @@ def probes(form: Form) -> list[Size]:
 def _by_size(points: Sequence[Point]) -> dict[Size, float]:
     found: dict[Size, list[float]] = {}
     for point in points:
-        if not (1 <= point.workers <= _MAX_SIZE and 0 <= point.servers <= _MAX_SIZE):
+        if not (1 <= point.workers <= _MAX_COUNT and 0 <= point.servers <= _MAX_COUNT):
             raise BadRequest(
                 f"{point.workers} workers and {point.servers} servers: a training has at least one worker, and "
-                f"at most {_MAX_SIZE:,} of each"
+                f"at most {_MAX_COUNT:,} of each"
             )
         if not _SHORTEST_S <= point.epoch_s <= _LONGEST_S:
             raise BadRequest(

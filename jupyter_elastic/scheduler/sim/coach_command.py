@@ -17,7 +17,7 @@ from jupyter_elastic.scheduler.policies.scaling import FORMS, Point, ScalingFit,
 from jupyter_elastic.types.arguments import ArgumentParser
 from jupyter_elastic.types.errors import BadRequest, ElasticError
 
-MAX_SIZE = 1000
+MAX_COUNT = 1000
 """Maximum number of workers or servers of a grid."""
 
 
@@ -49,9 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         points = _points(given.points)
         with_servers = any(point.servers for point in points)
         least = 1 if with_servers else 0
-        if not 1 <= given.max_workers <= MAX_SIZE or not least <= given.max_servers <= MAX_SIZE:
+        if not 1 <= given.max_workers <= MAX_COUNT or not least <= given.max_servers <= MAX_COUNT:
             wanted = "--max-servers, " if with_servers else ""
-            raise BadRequest(f"--max-workers, {wanted}each 1 to {MAX_SIZE}: the sizes to choose from")
+            raise BadRequest(f"--max-workers, {wanted}each 1 to {MAX_COUNT}: the sizes to choose from")
         if given.samples is not None and given.samples < 1:
             raise BadRequest(f"--samples {given.samples}: an epoch has at least one")
         fit = learn(points, given.form)

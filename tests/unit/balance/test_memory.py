@@ -56,7 +56,7 @@ def test_no_figure_that_a_plan_would_refuse_is_kept_or_given():
 
 
 def test_the_newest_are_kept(monkeypatch):
-    monkeypatch.setattr("jupyter_elastic.balance.memory.MAX_SIZE", 20)
+    monkeypatch.setattr("jupyter_elastic.balance.memory.MAX_ENTRIES", 20)
     memory = Memory()
     for number in range(50):
         memory = with_speeds(memory, "w", [str(number)], [1.0], 0.0)

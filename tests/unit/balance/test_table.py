@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from jupyter_elastic.balance.table import MAX_SIZE, HostRow, bundle
+from jupyter_elastic.balance.table import MAX_ROWS, HostRow, bundle
 
 
 def test_each_host_has_its_share_what_was_moved_its_speed_and_its_waiting():
@@ -33,10 +33,10 @@ def test_bars_are_what_was_before_and_is_now_by_one_measure_for_all_hosts():
 
 
 def test_what_is_not_known_yet_is_empty_and_many_hosts_are_counted():
-    found = bundle([HostRow(str(number), 0, 0, None, None) for number in range(MAX_SIZE + 3)], "")
+    found = bundle([HostRow(str(number), 0, 0, None, None) for number in range(MAX_ROWS + 3)], "")
     lines = found["text/plain"].splitlines()
     assert lines[1] == "0     0"
-    assert len(lines) == MAX_SIZE + 2
+    assert len(lines) == MAX_ROWS + 2
     assert lines[-1] == "and 3 more"
     assert "width:0px" in found["text/html"]
     assert bundle([], "")["text/plain"]

@@ -117,7 +117,7 @@ def test_a_long_history_keeps_its_first_and_its_latest_points() -> None:
     times = [point.at for point in history.points]
     assert times[0] == 0.0
     assert times[-1] >= 19_998.0 - history.every_s
-    assert usage_history.MAX_SIZE / 2 - 1 <= len(times) <= usage_history.MAX_SIZE
+    assert usage_history.MAX_POINTS / 2 - 1 <= len(times) <= usage_history.MAX_POINTS
     gaps = [after - before for before, after in itertools.pairwise(times)]
     assert max(gaps) < 3 * min(gaps)
 

@@ -18,7 +18,7 @@ def held(rank: int, still_s: float = 60.0, where: str = "<In[3]>:7") -> StackRep
 
 
 @pytest.mark.parametrize(
-    ("polls", "ended", "words"),
+    ("reports", "ended", "words"),
     [
         (
             [held(0), StackReport(rank=1, where="<In[3]>:9")],
@@ -52,8 +52,8 @@ def held(rank: int, still_s: float = 60.0, where: str = "<In[3]>:7") -> StackRep
         ([held(0)], [], ""),  # alone
     ],
 )
-def test_sentence(polls: list[StackReport], ended: list[int], words: str) -> None:
-    assert sentence(polls, ended, 30.0) == words
+def test_sentence(reports: list[StackReport], ended: list[int], words: str) -> None:
+    assert sentence(reports, ended, 30.0) == words
 
 
 FIT = ("<In[3]>:7 in <module>", "/v/keras/src/utils/traceback_utils.py:117 in error_handler")
@@ -72,7 +72,7 @@ ALL = "ranks 0 and 1 wait at <In[3]>:7 since 60 s, and none is missing: it takes
 
 
 @pytest.mark.parametrize(
-    ("polls", "words"),
+    ("reports", "words"),
     [
         (
             [below(0, *FIT, *STEP, *REDUCE), below(1, *FIT, *END, *REDUCE)],
@@ -95,8 +95,8 @@ ALL = "ranks 0 and 1 wait at <In[3]>:7 since 60 s, and none is missing: it takes
         ),
     ],
 )  # fmt: skip
-def test_all_that_wait_below_one_line(polls: list[StackReport], words: str) -> None:
-    said = sentence(polls, [], 30.0)
+def test_all_that_wait_below_one_line(reports: list[StackReport], words: str) -> None:
+    said = sentence(reports, [], 30.0)
     assert said == words if words != ALL else said.startswith(words)
 
 

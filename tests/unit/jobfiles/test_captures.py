@@ -76,7 +76,7 @@ def test_captures_go_a_day_after_the_job_and_nothing_else_does(tmp_path: Path) -
 def test_beyond_the_quota_the_oldest_go_sooner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from jupyter_elastic.jobfiles import captures
 
-    monkeypatch.setattr(captures, "MAX_SIZE", 7 * len(BIG) // 2)
+    monkeypatch.setattr(captures, "MAX_BYTES", 7 * len(BIG) // 2)
     now = 1_000_000_000.0
     jobs = tmp_path / "jobs"
     kept = [over(queue(jobs, data=bytes([number]) + BIG), now - 1000 - number) for number in range(4)]

@@ -83,7 +83,7 @@ def test_a_folder_over_the_limit_is_refused_unread(folder: Path, monkeypatch: py
         pack(folder)
     assert time.process_time() - began < 5  # a hundred times what it takes
     (folder / "big").unlink()
-    monkeypatch.setattr(folder_copy, "MAX_SIZE", 3)
+    monkeypatch.setattr(folder_copy, "MAX_FILES", 3)
     with pytest.raises(BadRequest, match="name a smaller folder"):
         pack(folder)
 

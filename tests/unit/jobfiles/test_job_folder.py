@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from jupyter_elastic.jobfiles import displays, failure, usage
-from jupyter_elastic.jobfiles.job_folder import MAX_NAMES, MAX_SENT, MAX_SIZE, FileRefused, JobFolder
+from jupyter_elastic.jobfiles.job_folder import MAX_NAMES, MAX_READ, MAX_SENT, FileRefused, JobFolder
 from jupyter_elastic.types.errors import NotAllowed
 from jupyter_elastic.views import output
 from jupyter_elastic.views.output import MAX_LINE, MAX_LINES, Outputs, relayed
@@ -171,7 +171,7 @@ def test_what_is_read_has_a_limit(theirs: JobFolder) -> None:
     for number in range(MAX_NAMES + 9):
         (theirs.path / f"x{number}").touch()
     own_by(BEN, theirs.path)
-    assert len(theirs.read("rank.0", "stdout")) == MAX_SIZE
+    assert len(theirs.read("rank.0", "stdout")) == MAX_READ
     with theirs.open("rank.0", "stdout") as file:
         assert MAX_SENT < 100 * 1024**2
         file.seek((1 << 43) - 1_000_000)
