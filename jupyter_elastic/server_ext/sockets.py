@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 from typing import Any
 
@@ -91,9 +90,14 @@ class ScreensSocket(FollowerHandler, WebSocketMixin, WebSocketHandler, JupyterHa
 
     async def push(self) -> None:
         """Send changes; outputs grow without events, so read them too."""
-        with contextlib.suppress(WebSocketClosedError):  # the page is gone; on_close follows
+        try:
             async for _ in self.follower.changes(PUSH_S, POLL_S):
                 await self.send_screens()
+        except WebSocketClosedError:
+            pass  # the page is gone; on_close follows
+        except Exception:  # an open socket that sends nothing would look like a job that does nothing
+            self.log.exception("jupyter_elastic: a page's screens")
+            self.close(1011, "the screens can't be made: see the server's log")
 
     async def send_screens(self) -> None:
         """Send each screen that differs from the last one that was sent."""

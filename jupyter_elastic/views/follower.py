@@ -12,6 +12,7 @@ import contextlib
 import logging
 import math
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing
@@ -49,11 +50,13 @@ _log.addHandler(logging.NullHandler())
 
 
 class FollowedJob:
-    """A job that is viewed."""
+    """A job that is viewed. One thread folds its events; any thread reads its files and makes its screen."""
 
     def __init__(self, info: JobInfo, kind: str, clock: forecasts.Clock = time.monotonic) -> None:
         self.number = info.job
         self._clock = clock
+        self.lock = threading.Lock()
+        """Held while an event is folded into the model and the speeds, and while a screen is made of both."""
         self.model = JobModel(info.job, kind=kind)
         self.model.describe(info)
         self.files = JobFolder.of(info)
@@ -78,22 +81,23 @@ class FollowedJob:
 
     def screen(self) -> JobScreen:
         """Return the screen to show now."""
-        self.model.use = usage.read(self.files)
-        changed = _changed(self.files, usage_history.NAME)
+        use, changed = usage.read(self.files), _changed(self.files, usage_history.NAME)
         if changed != self._usage_changed:
             self._usage, self._usage_changed = usage_history.read(self.files), changed
-        self.model.usage = self._usage
-        if self.model.spec is not None:
-            self.model.speeds = self.speeds.fit(self.model.spec.max_slots, self.model.spec.max_servers)
-        return self.model.screen(time.time())
+        with self.lock:
+            self.model.use, self.model.usage = use, self._usage
+            if self.model.spec is not None:
+                self.model.speeds = self.speeds.fit(self.model.spec.max_slots, self.model.spec.max_servers)
+            return self.model.screen(time.time())
 
     def read_files(self) -> bool:
         """Read the ranks' new output; return whether there was any."""
         self.polled_at = self._clock()
         printed = self.outputs.poll()
         self.version += printed
-        if self.outputs.ranks and self.model.phase == "queued" and not self.up_to_date:
-            self.model.phase = "starting"  # no more is known until the events come
+        with self.lock:
+            if self.outputs.ranks and self.model.phase == "queued" and not self.up_to_date:
+                self.model.phase = "starting"  # no more is known until the events come
         return printed
 
     def silent_ranks(self) -> int:
@@ -349,13 +353,11 @@ class PoolFollower:
         async with aclosing((await self.connect()).events(0, job.number, caught_up=caught_up)) as events:
             async for event in events:
                 before = model.slots
-                model.fold(event)
-                speeds.fold(event)
-                if model.spec is not None:
-                    job.model, job.speeds = (
-                        model,
-                        speeds,
-                    )  # once the first event is there, the events replace the short description
+                with job.lock:
+                    model.fold(event)
+                    speeds.fold(event)
+                    if model.spec is not None:  # the first event is there: the events replace the short description
+                        job.model, job.speeds = model, speeds
                 self._job_changed(job, at_once=model.ended or model.slots != before)
                 if model.ended and not model.keeps:
                     return

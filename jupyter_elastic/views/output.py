@@ -13,6 +13,7 @@ from __future__ import annotations
 import codecs
 import os
 import re
+import threading
 from collections import deque
 from dataclasses import dataclass
 
@@ -207,16 +208,21 @@ def _shown(line: str) -> str:
 
 
 class Outputs:
-    """The output of every rank of a job."""
+    """The output of every rank of a job. `poll` and `snapshot` may be called by several threads at once."""
 
     def __init__(self, folder: JobFolder) -> None:
         self._folder = folder
+        self._lock = threading.Lock()
         self.ranks: dict[int, RankOutput] = {}
         self.left_out = ""
         """Text on output that this user can't read, with the reason; empty if nothing is left out."""
 
     def poll(self) -> bool:
         """Read new output of any rank; return whether there was any."""
+        with self._lock:
+            return self._poll()
+
+    def _poll(self) -> bool:
         try:
             found = {int(match[1]): match[0] for match in map(_RANK.fullmatch, self._folder.names()) if match}
         except OSError as problem:
@@ -234,6 +240,10 @@ class Outputs:
 
         `only`: the visible rank, the lowest if there is no such rank; the other ranks get no lines.
         """
+        with self._lock:
+            return self._snapshot(first, others, only)
+
+    def _snapshot(self, first: int, others: int, only: int | None) -> Output:
         ranks, left, found = sorted(self.ranks), MAX_DRAWN, {}
         if only is not None and ranks:
             main, others = only if only in self.ranks else ranks[0], 0

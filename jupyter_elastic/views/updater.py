@@ -54,7 +54,14 @@ class Updater:
 
     def begin(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
         """Run a coroutine on the thread; return a future that waits for it, or cancels it."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future.add_done_callback(self._report)
+        return future
+
+    def _report(self, future: Future[Any]) -> None:
+        """Log why a view has ended: most callers never ask the future."""
+        if not future.cancelled() and (problem := future.exception()) is not None:
+            self.follower.log.error("jupyter_elastic: the views", exc_info=problem)
 
     def show_job(self, job: Job, sink: JobSink, kind: str = "cpu") -> tuple[FollowedJob, threading.Event]:
         """Let a sink draw the job until its end; the event is set once the end was drawn."""

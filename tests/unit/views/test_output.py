@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -147,6 +148,22 @@ def test_much_output_is_bounded_and_ends_with_the_right_line(tmp_path: Any) -> N
     out.write_text("anew\n")
     outputs.poll()
     assert outputs.ranks[0].lines()[-1] == ("stdout", "anew")
+
+
+def test_two_pages_read_one_job_at_the_same_time(tmp_path: Any) -> None:
+    (tmp_path / "rank.0").mkdir()
+    outputs = Outputs(JobFolder(tmp_path))
+
+    def read(_: int) -> list[list[str]]:
+        outputs.poll()
+        return outputs.snapshot(first=MAX_LINES).get("0", [])
+
+    with ThreadPoolExecutor(8) as threads, (tmp_path / "rank.0" / "stdout").open("w") as file:
+        for step in range(300):
+            file.write(f"{step}\n")
+            file.flush()
+            for lines in threads.map(read, range(8)):
+                assert lines == [["stdout", str(before)] for before in range(step + 1)]
 
 
 def test_a_bar_without_end_stays_small(tmp_path: Any) -> None:
