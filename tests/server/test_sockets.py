@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -99,6 +100,32 @@ def test_a_page_that_puts_screens_together_is_sent_changes_of_the_rank_in_sight(
             _, keep, new = outputs[str(rank)]["l"]
             assert keep > 0
             assert ["stdout", str(int(new[-1][1]))] == new[-1]
+
+
+@pytest.mark.xfail(strict=True, reason="the second of a page's clock counts after the job's end")
+def test_the_page_of_a_job_that_is_over_is_sent_once(server: Lab, pool: Pool) -> None:
+    over = [pool.submit("print('done')"), pool.submit("1 / 0"), pool.submit(WAITS)]
+    pool.running(over[2], elastic=False)
+    pool.cancel(over[2])
+    for job in over:
+        pool.ended(job)
+    runs = pool.submit(WAITS)
+    pool.running(runs, elastic=False)
+    look = json.dumps({"jobs": [*over, runs]})
+    with socket(server, "screens") as connection:
+        connection.send(look)
+        known: set[int] = set()
+        while known < {*over, runs}:  # the server has read all events and files
+            screen = json.loads(connection.recv())["job"]["screen"]
+            if screen["sizes"] and screen["phase"] in {"completed", "failed", "cancelled", "running"}:
+                known.add(screen["job"])
+    sent: Counter[int] = Counter()
+    with socket(server, "screens") as connection:
+        connection.send(look)
+        while sent[runs] < 4:  # its clock counts: a page each second
+            sent[json.loads(connection.recv())["job"]["screen"]["job"]] += 1
+    assert [sent[job] for job in over] == [1, 1, 1]
+    pool.cancel(runs)
 
 
 def test_events_resume_without_gap(server: Lab, pool: Pool) -> None:
