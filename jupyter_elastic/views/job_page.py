@@ -82,7 +82,8 @@ def failure_of(job: FollowedJob) -> failure.Failure | None:
 
 
 def without_clock(page: JobPage) -> JobPage:
-    """Return the page with its clocks rounded to seconds, to find out whether it is worth sending."""
+    """Return the page with its clocks rounded to seconds, and none after the job's end: equal pages are sent once."""
     screen = page.screen
+    now = round(screen.now) if screen.ended_at is None else 0
     eta = None if screen.eta_s is None else round(screen.eta_s)
-    return msgspec.structs.replace(page, screen=msgspec.structs.replace(screen, now=round(screen.now), eta_s=eta))
+    return msgspec.structs.replace(page, screen=msgspec.structs.replace(screen, now=now, eta_s=eta))

@@ -102,7 +102,6 @@ def test_a_page_that_puts_screens_together_is_sent_changes_of_the_rank_in_sight(
             assert ["stdout", str(int(new[-1][1]))] == new[-1]
 
 
-@pytest.mark.xfail(strict=True, reason="the second of a page's clock counts after the job's end")
 def test_the_page_of_a_job_that_is_over_is_sent_once(server: Lab, pool: Pool) -> None:
     over = [pool.submit("print('done')"), pool.submit("1 / 0"), pool.submit(WAITS)]
     pool.running(over[2], elastic=False)

@@ -26,6 +26,10 @@ interface Saved {
 const FOREIGN = 'This job is from another pool. What you see was saved with the notebook';
 /** What the file is to keep is asked for anew so often, and when the job has come to another phase. */
 const KEPT_MS = 60_000;
+/** Minimum milliseconds between two requests for it. */
+const ASK_MS = 1000;
+/** Milliseconds after which it is requested again if the answer is missing, or older than the page. */
+const ASK_AGAIN_MS = 5000;
 
 /** The job's view that draws this output. */
 const drawn = new WeakMap<object, JobRenderer>();
@@ -56,6 +60,7 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
   private model: IRenderMime.IMimeModel | null = null;
   private kept: Kept | null = null;
   private keptAt = 0;
+  private asking: ReturnType<typeof setTimeout> | undefined;
   /** Whether the page is the server's, and not the file's. */
   private fresh = false;
   /** The rank in sight: the server sends its lines alone. */
@@ -97,6 +102,7 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
 
   dispose(): void {
     standing.delete(this);
+    clearTimeout(this.asking);
     this.feed?.close();
     render(null, this.node);
     super.dispose();
@@ -144,12 +150,20 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
   }
 
   private async askWhatToKeep(page: JobPage): Promise<void> {
-    const phase = this.kept?.page.screen.phase;
-    if (phase === page.screen.phase && (ENDED.includes(phase) || Date.now() - this.keptAt < KEPT_MS)) return;
-    if (Date.now() - this.keptAt < 1000) return; // on its way, or changing fast: the next news asks again
+    const { phase } = page.screen;
+    if (phase === this.kept?.page.screen.phase && (ENDED.includes(phase) || Date.now() - this.keptAt < KEPT_MS)) return;
+    const wait = this.keptAt + ASK_MS - Date.now();
+    if (wait > 0) return this.askAgain(wait); // a request is under way, or the phase changes fast
     this.keptAt = Date.now();
     this.kept = (await new Server(this.home!).kept(this.job).catch(() => null)) ?? this.kept;
     for (const [rank, lines] of Object.entries(this.kept?.page.outputs ?? {})) if (Number(rank) !== this.rank) this.seen[rank] = lines;
+    if (phase !== this.kept?.page.screen.phase) this.askAgain(ASK_AGAIN_MS);
+  }
+
+  /** Ask without news of the job: the server sends the page of its end once. */
+  private askAgain(wait: number): void {
+    clearTimeout(this.asking);
+    if (!this.isDisposed) this.asking = setTimeout(() => this.page && void this.askWhatToKeep(this.page), wait);
   }
 
   /** Put into the notebook what is so now, where that is newer than what it has: no kernel need be there for that. */
