@@ -73,6 +73,7 @@ check: $(DONE)/tools
 	$(BIN)/mypy --strict -p jupyter_elastic
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check_docstrings.py
+	$(BIN)/python scripts/screen_types.py --check
 	$(BIN)/python scripts/markdown_lines.py
 
 bench: $(DONE)/tools $(DONE)/peers

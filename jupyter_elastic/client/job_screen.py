@@ -1,6 +1,6 @@
 """The content of a job's screen: the view models that each front end draws and does not compute.
 
-Pure structs, twins of those in `widgets/frontend/src/screens.ts`; must not know how events make them.
+Pure structs, from which `scripts/screen_types.py` writes the pages' types; must not know how events make them.
 """
 
 from __future__ import annotations

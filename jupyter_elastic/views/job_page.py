@@ -16,14 +16,17 @@ from jupyter_elastic.views.output import Output, without
 
 
 class JobPage(Struct, frozen=True, kw_only=True):
-    """A page for front ends. `outputs` maps a rank (as text) to its last lines, each `[stream, text]`."""
+    """A page for front ends."""
 
     screen: JobScreen
     outputs: Output
+    """By rank (as text) its last lines: `[stream, text]`, or a display, as `views/output.py` describes it."""
     traceback: str
+    """That of the rank that failed first; empty without a failure."""
     failed_rank: int | None
     """The rank that failed first; None without a failure."""
     notice: str
+    """Text above all others: the pool does not answer, or output was left out; else empty."""
     folder: str
     """Name of the job's folder: unique over all pools, unlike the job's number."""
 

@@ -1,7 +1,6 @@
 """Defines the pool's screens: the typed view model that panel, widget and terminal draw and do not compute.
 
-Pure: knows the vocabulary only. The TypeScript twin of these structs is `frontend/src/screens.ts`; a test holds the two
-together.
+Pure: knows the vocabulary only. `scripts/screen_types.py` writes the pages' types from these structs.
 """
 
 from __future__ import annotations

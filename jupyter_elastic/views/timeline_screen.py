@@ -1,7 +1,6 @@
 """Defines the timeline's screen: the pool's past and likely future, which pages draw and do not compute.
 
-Pure. Times are seconds since the epoch. The TypeScript twin of these structs is `frontend/src/screens.ts`; a test holds
-the two together.
+Pure. Times are seconds since the epoch. `scripts/screen_types.py` writes the pages' types from these structs.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ import { render } from 'preact';
 import { ask } from './ask';
 import { Comm, type Model } from './comm';
 import { findHome, NOT_OURS, Refused, Server } from './server';
-import type { EarlierRun, Series } from './screens';
-import { JobView, type JobPage } from './view/JobView';
+import type { EarlierRun, JobPage, Series } from './screens';
+import { JobView } from './view/JobView';
 
 /** Out of sight for so long it sleeps: a view that comes and goes while the page is set up does not. */
 const DOZE_MS = 2000;

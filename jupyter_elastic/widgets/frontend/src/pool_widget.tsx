@@ -1,9 +1,9 @@
 // The pool in a notebook: by the server's socket where the page has one, else by what the kernel sends.
 import { render } from 'preact';
-import type { Forecast, PickerActions, Policies } from './actions';
+import type { PickerActions, Policies } from './actions';
 import { ask } from './ask';
 import { Comm, type Model } from './comm';
-import type { PoolScreen, ShadowRow } from './screens';
+import type { PolicyForecast, PoolScreen, ShadowRow } from './screens';
 import { clock } from './format';
 import { Feed, findHome, Server } from './server';
 import { PolicyPicker } from './view/PolicyPicker';
@@ -11,7 +11,7 @@ import { PoolView } from './view/PoolView';
 
 class PoolComm extends Comm implements PickerActions {
   policies = () => this.ask<Policies>({ type: 'policies' });
-  forecast = (policy: string, options: Record<string, unknown>) => this.ask<Forecast[]>({ type: 'forecast', policy, options });
+  forecast = (policy: string, options: Record<string, unknown>) => this.ask<PolicyForecast[]>({ type: 'forecast', policy, options });
   use = (policy: string, options: Record<string, unknown>, reason: string) => this.ask<void>({ type: 'use', policy, options, reason });
   shadow = (policy: string, options: Record<string, unknown>) => this.ask<void>({ type: 'shadow', policy, options });
   unshadow = (policy: string) => this.ask<void>({ type: 'unshadow', policy });

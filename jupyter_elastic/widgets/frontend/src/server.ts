@@ -1,9 +1,9 @@
 // The server extension, as the page asks it: REST with Jupyter's own cookies, and one socket that heals itself.
-import type { Forecast, PickerActions, Policies } from './actions';
+import type { PickerActions, Policies } from './actions';
 import { patched, type Patch } from './patches';
-import type { PoolScreen, PoolStatus, EarlierRun, Series, TimelineLook, TimelineScreen } from './screens';
+import type { EarlierRun, JobPage, KeptPage, PolicyForecast, PoolScreen, PoolStatus, Series, TimelineLook, TimelineScreen } from './screens';
 import { older, VERSION } from './version';
-import type { JobActions, JobPage } from './view/JobView';
+import type { JobActions } from './view/JobView';
 
 export interface Home {
   baseUrl: string;
@@ -105,7 +105,7 @@ export class Server {
   script = (job: number) => this.ask<{ script: string; header: string }>('GET', `jobs/${job}/script`);
   earlier = (job: number) => this.ask<EarlierRun[]>('GET', `jobs/${job}/earlier`);
   metrics = (job: number) => this.ask<Series[]>('GET', `jobs/${job}/metrics`);
-  kept = (job: number) => this.ask<Kept>('GET', `jobs/${job}/kept`);
+  kept = (job: number) => this.ask<KeptPage>('GET', `jobs/${job}/kept`);
   output = (job: number, rank: number) => this.url(`jobs/${job}/outputs/${rank}/stdout`);
 
   /** What one can do to a job, and ask about it. */
@@ -123,18 +123,12 @@ export class Server {
     return {
       policies: () => this.ask<Policies>('GET', 'policies'),
       forecast: (name, options) =>
-        this.ask<Forecast[]>('POST', 'forecasts', { policies: name === active() ? [name] : [active(), name], options }),
+        this.ask<PolicyForecast[]>('POST', 'forecasts', { policies: name === active() ? [name] : [active(), name], options }),
       use: (name, options, reason) => this.ask<void>('PUT', 'policy', { name, options, reason }),
       shadow: (name, options) => this.ask<void>('PUT', `shadows/${encodeURIComponent(name)}`, { options }),
       unshadow: name => this.ask<void>('DELETE', `shadows/${encodeURIComponent(name)}`)
     };
   }
-}
-
-/** What a notebook's file keeps of a job: its page, and the forms for readers without this front end, by MIME type. */
-export interface Kept {
-  page: JobPage;
-  forms: Record<string, string>;
 }
 
 export interface Look {

@@ -6,7 +6,7 @@ import { ILauncher } from '@jupyterlab/launcher';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { LabIcon } from '@jupyterlab/ui-components';
-import type { JobPage } from '../view/JobView';
+import type { JobPage } from '../screens';
 import { JobTab } from './job_tab';
 import { jobs } from './jobs';
 import { PoolPanel } from './panel';

@@ -2,8 +2,9 @@
 import { Widget } from '@lumino/widgets';
 import { render } from 'preact';
 import { clock } from '../format';
+import type { JobPage } from '../screens';
 import { Feed, Server, type Home } from '../server';
-import { JobView, type JobPage } from '../view/JobView';
+import { JobView } from '../view/JobView';
 import type { Outputs } from '../view/Ranks';
 import { askInLab } from './dialog';
 

@@ -3,11 +3,12 @@ import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { Widget } from '@lumino/widgets';
 import { render } from 'preact';
 import { clock, day } from '../format';
-import { Feed, findHome, Server, type Kept, type Look } from '../server';
+import type { JobPage, KeptPage } from '../screens';
+import { Feed, findHome, Server, type Look } from '../server';
 import { askInLab } from './dialog';
 import { renderer as pool } from './pool_renderer';
 import { renderer as timeline } from './timeline_renderer';
-import { ENDED, JobView, type JobActions, type JobPage } from '../view/JobView';
+import { ENDED, JobView, type JobActions } from '../view/JobView';
 import type { Outputs } from '../view/Ranks';
 
 const MIME = 'application/vnd.jupyter-elastic.job+json';
@@ -58,7 +59,7 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
   private ours = true;
   private released = false;
   private model: IRenderMime.IMimeModel | null = null;
-  private kept: Kept | null = null;
+  private kept: KeptPage | null = null;
   private keptAt = 0;
   private asking: ReturnType<typeof setTimeout> | undefined;
   /** Whether the page is the server's, and not the file's. */

@@ -2,11 +2,11 @@
 import { useEffect, useId, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import type { Ask } from '../ask';
 import { clock, duration, figure, memory, plural } from '../format';
-import type { JobScreen, ResourceUsage } from '../screens';
+import type { JobPage, JobScreen, ResourceUsage } from '../screens';
 import { readSlots } from '../slots';
 import { Problem, useCancel, useRequests, type Cancelling, type Requests } from './requests';
 import { Plots, UsagePlots, type Earlier } from './plots';
-import { Ranks, type Outputs, type RankActions } from './Ranks';
+import { Ranks, type RankActions } from './Ranks';
 import { changeOfSize, SizeBand } from './SizeBand';
 import { Speeds } from './Speeds';
 import { Traceback } from './Traceback';
@@ -186,19 +186,6 @@ function CopyScript({ copy, requests }: { copy: () => Promise<unknown>; requests
       <span role="status">{label}</span>
     </button>
   );
-}
-
-export interface JobPage {
-  screen: JobScreen;
-  outputs: Outputs;
-  /** The first failing rank's, or empty. */
-  traceback: string;
-  /** Notebooks that were saved by an earlier version don't say it. */
-  failed_rank?: number | null;
-  /** Something to say above all: the pool does not answer, the view is from the file. */
-  notice: string;
-  /** Name of the job's folder, which no other pool's job has. */
-  folder: string;
 }
 
 /** Of a job that is over: its last figures, in a line. */

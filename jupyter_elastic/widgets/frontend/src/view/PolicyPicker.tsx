@@ -1,11 +1,11 @@
 // Choose a policy: what it is, its options, what it would do, and only then Apply.
 import { useEffect, useRef, useState } from 'preact/hooks';
-import type { Forecast, PickerActions, Policies, PolicyInfo, Property, Schema } from '../actions';
-import type { PoolScreen } from '../screens';
+import type { PickerActions, Policies, Property, Schema } from '../actions';
+import type { PolicyForecast, PolicyInfo, PoolScreen } from '../screens';
 import { WhatIf } from './WhatIf';
 
-function properties(schema: Schema | undefined): [string, Property][] {
-  let found = schema;
+function properties(schema: PolicyInfo['schema']): [string, Property][] {
+  let found = schema as Schema | undefined;
   if (found?.$ref) found = found.$defs?.[found.$ref.split('/').pop() ?? ''];
   return Object.entries(found?.properties ?? {});
 }
@@ -55,7 +55,7 @@ export function PolicyPicker(props: { screen: PoolScreen; actions: PickerActions
   const [name, setName] = useState(active);
   const [options, setOptions] = useState<Record<string, unknown>>({});
   const [reason, setReason] = useState('');
-  const [forecasts, setForecasts] = useState<Forecast[] | null>(null);
+  const [forecasts, setForecasts] = useState<PolicyForecast[] | null>(null);
   const madeAt = useRef(0);
   const [problem, setProblem] = useState('');
   const [busy, setBusy] = useState(false);

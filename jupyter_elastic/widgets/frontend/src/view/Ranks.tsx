@@ -1,5 +1,6 @@
 // What the ranks of a job print and display: a tab for each.
 import { useEffect, useId, useLayoutEffect, useRef, useState } from 'preact/hooks';
+import type { JobPage } from '../screens';
 
 export interface RankActions {
   /** Where the whole output of a rank can be opened; null where there is no server to ask. */
@@ -8,11 +9,11 @@ export interface RankActions {
   look?: (rank: number) => void;
 }
 
-/** A line of a rank, [stream, text], or what it displays: ['image', plain, address], ['html', plain, markup]. */
-export type Line = [string, string] | [string, string, string];
+/** The last lines of each rank, by rank as text. */
+export type Outputs = JobPage['outputs'];
 
-/** Rank (as text) to its last lines. */
-export type Outputs = Record<string, Line[]>;
+/** A line of a rank, [stream, text], or what it displays: ['image', plain, address], ['html', plain, markup]. */
+type Line = Outputs[string][number];
 
 const FRAME =
   '<style>body{margin:4px;font:13px/1.4 sans-serif;background:#fff;color:#212121}table{border-collapse:collapse}' +

@@ -1,7 +1,6 @@
 // What another policy would change: two pictures one above the other, and the figures. One threshold decides what is coloured and said.
-import type { Forecast } from '../actions';
 import { difference, duration } from '../format';
-import type { TimelineJob } from '../screens';
+import type { PolicyForecast, TimelineJob } from '../screens';
 import { TimelineChart } from './TimelineChart';
 import { useWidth } from './width';
 
@@ -27,7 +26,7 @@ function changed(now: number | null | undefined, then: number | null, trend: num
 type Names = Map<number, { name: string; owner: string }>;
 
 /** Both futures on the same scale of time; a job that ends later or earlier than today says by how much. */
-function Pictures({ present, chosen, names, trend }: { present: Forecast; chosen: Forecast; names: Names; trend: (job: number) => number }) {
+function Pictures({ present, chosen, names, trend }: { present: PolicyForecast; chosen: PolicyForecast; names: Names; trend: (job: number) => number }) {
   const [element, width] = useWidth(226);
   const before = new Map(present.jobs.map(job => [job.job, job.finish_s]));
   const marks = new Map<number, { text: string; trend: number }>();
@@ -68,7 +67,7 @@ function Pictures({ present, chosen, names, trend }: { present: Forecast; chosen
 const SHOWN = 12;
 
 /** `age`: seconds since the forecasts were made. */
-export function WhatIf(props: { present: Forecast; chosen: Forecast; age: number; names: Names }) {
+export function WhatIf(props: { present: PolicyForecast; chosen: PolicyForecast; age: number; names: Names }) {
   const { present, chosen, age, names } = props;
   if (!chosen.jobs.length) return <p class="je-quiet">No jobs to predict for.</p>;
   const before = new Map(present.jobs.map(job => [job.job, job]));
