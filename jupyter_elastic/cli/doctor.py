@@ -1,27 +1,31 @@
 """Implements `jupyter elastic doctor`: checks all that a job needs on this machine and gives advice on each.
 
-Each check is a small function that returns a `Finding`. Frameworks are imported in fresh interpreters, never here.
+Each check is a small function that returns a `Finding`, which is printed as soon as it is known. Frameworks are
+imported in fresh interpreters, never here.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib.metadata
 import platform
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
 from rich.filesize import decimal as human
+from rich.table import Table
+from rich.text import Text
 
 from jupyter_elastic.cli import host_commands
 from jupyter_elastic.cli.admin_commands import drained
-from jupyter_elastic.cli.commands import print_json, table
+from jupyter_elastic.cli.commands import print_json
 from jupyter_elastic.client import Client, services
 from jupyter_elastic.client.open_requests import expect
 from jupyter_elastic.driver.engine import Engine, Finding
@@ -32,8 +36,6 @@ from jupyter_elastic.kernel import submission
 from jupyter_elastic.platform import endpoints, entry_points, paths
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types.errors import ElasticError, EngineError
-
-PROBE_TIMEOUT_S = 120
 
 
 def _version(name: str) -> str | None:
@@ -130,23 +132,15 @@ def check_engines() -> Finding:
     """Report the engines that a job can name."""
     found: list[str] = []
     lacking: list[str] = []
-    entries = sorted(importlib.metadata.entry_points(group="jupyter_elastic.engines"), key=lambda entry: entry.name)
-    programs = [f"from {entry.module} import {entry.attr} as e; print(e.missing())" for entry in entries]
-    with ThreadPoolExecutor() as threads:
-        probes = list(threads.map(_probe, programs))
-    for entry, probe in zip(entries, probes, strict=True):
-        reason = probe.stdout.strip() if probe.returncode == 0 else (probe.stderr.strip().splitlines() or ["?"])[-1]
-        (lacking if reason else found).append(f"{entry.name}: {reason}" if reason else entry.name)
+    for name, entries in sorted(entry_points.installed(entry_points.ENGINES).items()):
+        try:
+            reason = entry_points.load(entries).missing()
+        except EngineError as problem:
+            reason = str(problem)
+        (lacking if reason else found).append(f"{name}: {reason}" if reason else name)
     if not found:
         return Finding("engines", "error", "; ".join(lacking) or "none", "reinstall the package")
     return Finding("engines", "ok", ", ".join(found) + ("; not: " + "; ".join(lacking) if lacking else ""))
-
-
-def _probe(program: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in a fresh interpreter."""
-    return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=PROBE_TIMEOUT_S
-    )
 
 
 def check_default_engines() -> Finding:
@@ -215,10 +209,18 @@ def _engines() -> list[type[Engine]]:
     return found
 
 
-def examine(more: Sequence[Callable[[], Finding]] = ()) -> list[Finding]:
-    """Run every check, and `more`, in parallel, as most wait for an interpreter that imports a framework."""
-    with ThreadPoolExecutor() as threads:
-        return list(threads.map(_finding, (*CHECKS, *more)))
+def examine(show: Callable[[Finding], object], *, hosts: bool = False) -> list[Finding]:
+    """Run every check, and those of the engines, at once; `show` each finding as it is known. Return them in order."""
+    with ThreadPoolExecutor(32) as threads:
+        checks = [threads.submit(_finding, check) for check in CHECKS]
+        checks += [threads.submit(_finding, engine.examine) for engine in _engines() if hasattr(engine, "examine")]
+        for check in as_completed(checks):
+            show(check.result())
+    found = [check.result() for check in checks]
+    for finding in host_commands.examine() if hosts else []:
+        show(finding)
+        found.append(finding)
+    return found
 
 
 def _finding(check: Callable[[], Finding]) -> Finding:
@@ -237,17 +239,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="a list of {check, status, found, advice}")
     parser.add_argument("--hosts", action="store_true", help="visit the other hosts of your own pool too")
     options = parser.parse_args(argv)
-    with Console(stderr=True).status("checking: importing frameworks takes some seconds"):  # on terminals only
-        findings = examine([engine.examine for engine in _engines() if hasattr(engine, "examine")])
-        findings += host_commands.examine() if options.hosts else []
-    (print_json if options.json else _show)(findings)
+    console = Console(highlight=False)
+    waiting = console.status("importing the frameworks: some seconds") if console.is_terminal else nullcontext()
+    with nullcontext() if options.json else waiting:
+        show = (lambda _: None) if options.json else functools.partial(_show, console)
+        findings = examine(show, hosts=options.hosts)
+    if options.json:
+        print_json(findings)
     return int(any(finding.status == "error" for finding in findings))
 
 
-def _show(findings: list[Finding]) -> None:
-    colour = {"ok": "green", "warning": "yellow", "error": "red"}
-    rows = table("", "CHECK", "FOUND")
-    for finding in findings:
-        text = finding.found + (f"\n→ {finding.advice}" if finding.advice else "")
-        rows.add_row(f"[{colour[finding.status]}]{finding.status}[/]", finding.check, text)
-    Console().print(rows)
+def _show(console: Console, finding: Finding) -> None:
+    colour = {"ok": "green", "warning": "yellow", "error": "red"}[finding.status]
+    row = Table.grid(padding=(0, 1))
+    row.add_column(width=len("warning"), style=colour)
+    row.add_column(overflow="fold")
+    text = f"{finding.check}: {finding.found}" + (f"\n→ {finding.advice}" if finding.advice else "")
+    row.add_row(finding.status, Text(text))
+    console.print(row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,8 @@ def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
         raise RuntimeError("new moon")
 
     monkeypatch.setattr(doctor, "CHECKS", (check_moon,))
-    (finding,) = doctor.examine()
+    monkeypatch.setattr(doctor, "_engines", list)
+    (finding,) = doctor.examine(lambda _: None)
     assert finding.status == "error"
     assert "new moon" in finding.found
 
@@ -52,3 +54,20 @@ def test_advice_is_shown_to_people(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setattr(doctor, "_engines", list)
     assert doctor.main([]) == 1
     assert "wait two weeks" in capsys.readouterr().out
+
+
+def test_what_is_known_is_shown_while_a_slow_check_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    quick_shown = threading.Event()
+
+    def check_slow() -> doctor.Finding:
+        return doctor.Finding("slow", "ok" if quick_shown.wait(60) else "error", "")
+
+    def show(finding: doctor.Finding) -> None:
+        shown.append(finding.check)
+        quick_shown.set()
+
+    monkeypatch.setattr(doctor, "CHECKS", (check_slow, lambda: doctor.Finding("quick", "ok", "")))
+    monkeypatch.setattr(doctor, "_engines", list)
+    assert [(finding.check, finding.status) for finding in doctor.examine(show)] == [("slow", "ok"), ("quick", "ok")]
+    assert shown == ["quick", "slow"]
