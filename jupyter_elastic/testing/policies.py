@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.core import server_slots
 from jupyter_elastic.scheduler.core.plan import illegal
+from jupyter_elastic.scheduler.core.rules import server_slots
 from jupyter_elastic.types import HostView, JobView, Phase, Plan, Policy, Profile, Size, Speed, View
 
 START = 1_000_000.0

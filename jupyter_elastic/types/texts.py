@@ -45,6 +45,20 @@ def natural(name: str) -> tuple[tuple[tuple[bool, int, str], ...], ...]:
     )
 
 
+def count(number: int, word: str = "slot") -> str:
+    """Format a number with its noun: `1 slot`, `2 slots`."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def span(seconds: float) -> str:
+    """Format a duration as people say it: `80 s`, `12 min`, `2.5 h`."""
+    if seconds < 90:
+        return f"{max(seconds, 0):.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
 def in_use_by(processes: Sequence[GpuProcess]) -> str:
     """Explain why a slot that nobody has leased can't be leased."""
     return f"{FOREIGN} by {_named(processes)}"

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from jupyter_elastic.scheduler.core.reservation import room
+from jupyter_elastic.scheduler.core.rules.interactive import room
 from jupyter_elastic.scheduler.core.state import least_workers
 from jupyter_elastic.scheduler.planning import plugins
 from jupyter_elastic.types import (

@@ -30,7 +30,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from jupyter_elastic.scheduler.core.caps import Caps
+from jupyter_elastic.scheduler.core.rule import Caps
 from jupyter_elastic.types.errors import BadRequest
 
 log = logging.getLogger(__name__)

@@ -12,18 +12,15 @@ from math import inf, isfinite
 
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.core import drains, holds, pins
-from jupyter_elastic.scheduler.core.caps import Caps, exceeded
 from jupyter_elastic.scheduler.core.decide import decide
 from jupyter_elastic.scheduler.core.decide_commands import found
-from jupyter_elastic.scheduler.core.drains import DAEMON
 from jupyter_elastic.scheduler.core.evolve import evolve
 from jupyter_elastic.scheduler.core.explain import explain, until
-from jupyter_elastic.scheduler.core.interactive import make_room
-from jupyter_elastic.scheduler.core.plan import judge
 from jupyter_elastic.scheduler.core.react import react
+from jupyter_elastic.scheduler.core.rule import DAEMON, Caps, Rule
+from jupyter_elastic.scheduler.core.rules import RULES
 from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State, limit_at
-from jupyter_elastic.scheduler.core.view import Infos, Views, job_view, slot_infos
+from jupyter_elastic.scheduler.core.view import Infos, Views, slot_infos
 from jupyter_elastic.types import (
     ACTIVE,
     AgentChanged,
@@ -33,7 +30,6 @@ from jupyter_elastic.types import (
     Event,
     HoldEnded,
     HostsChanged,
-    HostsReported,
     JobEnded,
     JobId,
     JobInfo,
@@ -50,11 +46,10 @@ from jupyter_elastic.types import (
     SlotInfo,
     SlotsReleased,
     Stimulus,
-    Tick,
     View,
 )
 
-__all__ = ["Core", "Most", "State"]
+__all__ = ["Caps", "Core", "State"]
 
 _NEWS = (
     JobSubmitted,
@@ -84,20 +79,24 @@ class Core:
         most: Caps | None = None,
         seed: int = 0,
         lease_s: float = 0.0,
+        rules: Sequence[type[Rule]] = RULES,
     ) -> None:
         """Begin with an empty state or a snapshot's; the other arguments configure the pool.
 
         No plan may exceed `most`. `lease_s` is the term of the leases that attempts get; 0: leases don't run out.
+        `rules` hold whatever the policy.
         """
         self.state = state if state is not None else State()
         self._lease_s = lease_s
-        self._views = Views(weights=weights or {}, quotas=quotas or {}, most=most or Caps(), seed=seed)
+        self._views = Views(seed)
         self._infos = Infos()
-        self._wants_plan = True
+        self._rule_types = rules
+        self.share(weights or {}, quotas or {}, most or Caps())
 
     def share(self, weights: Mapping[str, float], quotas: Mapping[str, int], most: Caps) -> None:
         """Use these weights, quotas and limits from now on."""
-        self._views.share(weights, quotas, most)
+        self._weights, self._quotas = dict(weights), dict(quotas)
+        self._rules = tuple(rule(most, self._quotas) for rule in self._rule_types)
         self._wants_plan = True
 
     # --- in -----------------------------------------------------------------------------------------------------------
@@ -108,21 +107,15 @@ class Core:
         Raises BadRequest or NotFound for a command that can't be granted; the state then stays unchanged. A report
         never raises; a stale report yields nothing.
         """
-        if isinstance(stimulus, Propose) and self._views.most:
-            stimulus = self._limited(stimulus)
         at = max(stimulus.at, self.state.at) if isfinite(stimulus.at) else self.state.at
-        decided = decide(self.state, stimulus if at == stimulus.at else replace(stimulus, at=at))
+        stimulus = stimulus if at == stimulus.at else replace(stimulus, at=at)
+        decided = decide(self.state, stimulus, self._rules, self._views.held_back)
         policy = self.state.policy
         events = self._write(decided, at, stimulus.by, stimulus.id)
         if isinstance(stimulus, Propose | PolicyFailed) and stimulus.policy == policy:
             self._wants_plan = _again(policy, events)
-        events += self._write(holds.over(self.state, at), at, DAEMON, stimulus.id)
-        if isinstance(stimulus, HostsReported | Tick):
-            events += self._write(drains.ending(self.state, at), at, DAEMON, stimulus.id)
-        if self.state.pinned:
-            events += self._write(pins.ends(self.state), at, DAEMON, stimulus.id)
-            events += self._write(pins.starts(self.state), at, DAEMON, stimulus.id)
-        events += self._write(make_room(self.state, self._views.most, self._views.quotas), at, DAEMON, stimulus.id)
+        for rule in self._rules:
+            events += self._write(rule.after(self.state, stimulus, self._rules), at, DAEMON, stimulus.id)
         return events, tuple(react(self.state, [event.data for event in events]))
 
     def _write(self, decided: Sequence[AnyEventData], at: float, by: str, cause: str) -> tuple[Event, ...]:
@@ -137,20 +130,6 @@ class Core:
 
     def _leased(self, data: AnyEventData) -> AnyEventData:
         return replace(data, lease_s=self._lease_s) if isinstance(data, JobStarted) else data
-
-    def _limited(self, proposal: Propose) -> Propose | PolicyFailed:
-        """Add to a proposal the reasons of jobs it could not see; return its refusal if it exceeds a limit."""
-        state, plan = self.state, proposal.plan
-        if proposal.policy != state.policy or judge(state, plan) is not None:
-            return proposal  # which is said later
-        problem = exceeded([job_view(job) for job in state.jobs.values()], plan, self._views.most)
-        if problem is not None:
-            stamp = {name: getattr(proposal, name) for name in ("at", "by", "id", "policy")}
-            return PolicyFailed(**stamp, reason=f"illegal plan: {problem}")
-        # `explain` tells the others too; of thousands that one limit holds back the journal names the first.
-        first = {reason: job for job, reason in reversed(self._views.held_back.items())}
-        said = {job: reason for reason, job in first.items()}
-        return replace(proposal, plan=replace(plan, reasons=said | plan.reasons))
 
     def fold(self, event: Event) -> None:
         """Fold an event into the state, as a replay does with each line of the journal."""
@@ -180,7 +159,7 @@ class Core:
 
     def view(self, now: float) -> View:
         """Return all that a policy may know at `now`."""
-        return self._views.view(self.state, now)
+        return self._views.view(self.state, now, self._rules, self._weights, self._quotas)
 
     def jobs(
         self,
@@ -214,22 +193,21 @@ class Core:
 
     def explain(self, job: JobId, now: float, *, whole: bool = True) -> str:
         """Explain why the job waits or holds its slots; `whole`: as its owner may know it. NotFound if none."""
-        return explain(self.state, found(self.state, job), now, whole=whole, held_back=self._views.held_back)
+        return explain(
+            self.state, found(self.state, job), now, self._rules, self._views.held_back.get(job, ""), whole=whole
+        )
 
     def until(self, job: JobId, now: float) -> str:
         """Return the sentence of `explain` about the job's start; empty if waiting alone does not help."""
-        return until(self.state, found(self.state, job), now)
+        return until(self.state, found(self.state, job), now, self._rules)
 
     def next_wakeup(self, now: float) -> float | None:
         """Return the time (not before `now`) at which the next `Tick` is due; None: never.
 
-        A tick is due when a job's time limit or a hold ends, a host nears its end, or a job must leave drained slots.
+        A tick is due when a job's time limit ends, or a rule says so.
         """
-        active = [self.state.jobs[job] for job in self.state.active]
-        limits = [limit for job in active if (limit := limit_at(job)) is not None]
-        held = [until for job in self.state.held if (until := self.state.ended[job].held_until) is not None]
-        ends = drains.next_ending(self.state)
-        due = min((ends, *limits, *held, *(drains.leaves_at(self.state, job) for job in active)), default=inf)
+        limits = (limit for job in self.state.active_jobs() if (limit := limit_at(job)) is not None)
+        due = min((*limits, *(rule.wakes_at(self.state) for rule in self._rules)), default=inf)
         return None if due == inf else max(due, now)
 
 

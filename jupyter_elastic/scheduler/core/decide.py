@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from jupyter_elastic.scheduler.core import drains, holds, plan
+from msgspec.structs import replace
+
+from jupyter_elastic.scheduler.core import plan
 from jupyter_elastic.scheduler.core.decide_commands import COMMANDS
 from jupyter_elastic.scheduler.core.decide_reports import REPORTS
-from jupyter_elastic.scheduler.core.reservation import reserved
+from jupyter_elastic.scheduler.core.rule import Rules, reserved, suitable_hosts
 from jupyter_elastic.scheduler.core.state import FALLBACK, State, limit_at
 from jupyter_elastic.types import (
     AnyEventData,
     AsksRefused,
+    JobId,
     PlanAccepted,
     PlanRejected,
     PolicyFailed,
@@ -32,26 +35,34 @@ MAX_REJECTIONS = 3
 """Maximum number of plans refused in a row before the fallback policy takes over."""
 
 
-def decide(state: State, stimulus: Stimulus) -> list[AnyEventData]:
-    """Return the events that follow. BadRequest or NotFound for a command that can't be granted."""
+def decide(state: State, stimulus: Stimulus, rules: Rules, held_back: dict[JobId, str]) -> list[AnyEventData]:
+    """Return the events that follow. BadRequest or NotFound for a command that can't be granted.
+
+    `held_back`: jobs that a rule left out of the view that a plan was made for, and the reasons.
+    """
+    if isinstance(stimulus, Propose):
+        return _propose(state, stimulus, rules, held_back)
     return _CASES[type(stimulus)](state, stimulus)
 
 
-def _propose(state: State, proposal: Propose) -> list[AnyEventData]:
+def _propose(state: State, proposal: Propose, rules: Rules, held_back: dict[JobId, str]) -> list[AnyEventData]:
     if proposal.policy != state.policy:
         return []  # it was switched off while it was thinking
-    problem = plan.judge(state, proposal.plan)
-    memo: Any = None
+    wanted, memo = proposal.plan, None
+    problem = plan.judge(state, wanted) or next(filter(None, (rule.judge(state, wanted) for rule in rules)), None)
     if problem is None:
-        memo, problem = plan.memo(proposal.plan)
+        memo, problem = plan.memo(wanted)
     if problem is not None:
         return _rejected(state, f"illegal plan: {problem}")
+    # `explain` tells the others too; of thousands that one limit holds back the journal names the first.
+    first = {reason: job for job, reason in reversed(held_back.items())}
+    wanted = replace(wanted, reasons={job: reason for reason, job in first.items()} | wanted.reasons)
     events: list[AnyEventData] = []
-    reasons, turn = plan.reasons(state, proposal.plan), plan.turn(state, proposal.plan)
+    reasons, turn = plan.reasons(state, wanted), plan.turn(state, wanted)
     if state.rejections or memo != state.memos.get(state.policy) or (reasons, turn) != (state.reasons, state.turn):
         spoken = {str(job): reason for job, reason in reasons.items()}
         events.append(PlanAccepted(policy=state.policy, memo=memo, reasons=spoken, turn=turn))
-    return events + plan.difference(state, proposal.plan, kept=reserved(state).slots + holds.held(state))
+    return events + plan.difference(state, wanted, suitable_hosts(state, rules), kept=reserved(state, rules).slots)
 
 
 def _policy_failed(state: State, failure: PolicyFailed) -> list[AnyEventData]:
@@ -92,15 +103,12 @@ def _tick(state: State, tick: Tick) -> list[AnyEventData]:
                     "--interactive if it takes longer"
                 )
             events.append(StopRequested(job=job.job, attempt=job.attempt, how="time limit", reason=reason))
-        elif tick.at >= drains.leaves_at(state, job):
-            events.append(drains.leave(state, job))
     return events
 
 
 _CASES: dict[type[Stimulus], Callable[[State, Any], list[AnyEventData]]] = {
     **COMMANDS,
     **REPORTS,
-    Propose: _propose,
     PolicyFailed: _policy_failed,
     Refuse: _refuse,
     Tick: _tick,

@@ -12,8 +12,9 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.core import drains, keys, pins, plan, suitable
-from jupyter_elastic.scheduler.core.explain import ENDED_AS, count
+from jupyter_elastic.scheduler.core import keys, plan
+from jupyter_elastic.scheduler.core.explain import ENDED_AS
+from jupyter_elastic.scheduler.core.rules import drains, retention, suitable
 from jupyter_elastic.scheduler.core.state import Job, State
 from jupyter_elastic.types import (
     ACTIVE,
@@ -41,6 +42,7 @@ from jupyter_elastic.types import (
     WithdrawKey,
 )
 from jupyter_elastic.types.errors import BadRequest, NotFound
+from jupyter_elastic.types.texts import count
 
 MIN_AGE_S = 3600.0
 """Seconds after its end during which a job is never forgotten: it may still be read, or its submit repeated."""
@@ -139,7 +141,7 @@ def _cancel(state: State, command: Cancel) -> list[AnyEventData]:
     job = found(state, command.job)
     reason = plan.plain(command.reason) or f"cancelled by {command.by}"
     if job.pinned and not job.unpinning:
-        return [pins.unpin(job, reason)]
+        return [retention.unpin(job, reason)]
     if job.phase == "queued":
         return [JobEnded(job=job.job, outcome="cancelled", reason=reason)]
     if job.phase in ACTIVE and job.stop != "cancel":

@@ -13,7 +13,8 @@ from typing import Any
 from msgspec import convert
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.core import drains, holds, pins, plan
+from jupyter_elastic.scheduler.core import plan
+from jupyter_elastic.scheduler.core.rules import retention
 from jupyter_elastic.scheduler.core.state import Job, State
 from jupyter_elastic.types import (
     ACTIVE,
@@ -86,7 +87,7 @@ def _release_reported(state: State, report: ReleaseReported) -> list[AnyEventDat
     """Free draining slots that were reported. A leased slot stays its job's even if the process on it is gone."""
     job = _attempt(state, report)
     if job is None:
-        return pins.released(state, report)
+        return retention.released(state, report)
     gone = set(report.slots)
     freed = tuple(slot for slot in job.draining if slot in gone and not _late(state, slot, report))
     return [SlotsReleased(job=job.job, attempt=job.attempt, slots=freed)] if freed else []
@@ -119,7 +120,7 @@ def _death_reported(state: State, report: DeathReported) -> list[AnyEventData]:
         empty=tuple(empty),
         workers=max(job.size.workers - len(empty), 0) if empty else 0,
     )
-    return [died, drains.without(state, job, empty, "a worker could not join")] if empty else [died]
+    return [died, plan.without(state, job, empty, "a worker could not join")] if empty else [died]
 
 
 def _replacement_reported(state: State, report: ReplacementReported) -> list[AnyEventData]:
@@ -144,12 +145,11 @@ def _exit_reported(state: State, report: ExitReported) -> list[AnyEventData]:
     job = _attempt(state, report)
     if job is None:
         return []
-    end = pins.after(job, _outcome(job, report), report, plan.plain(report.pinned_why))
+    end = retention.kept(job, _outcome(job, report), report, plan.plain(report.pinned_why))
     pinned = end.pinned if isinstance(end, JobEnded) else ()
     free = tuple(slot for slot in (*job.slots, *job.draining) if slot not in pinned)
     events: list[AnyEventData] = [SlotsReleased(job=job.job, attempt=job.attempt, slots=free)] if free else []
-    kept = holds.after(job, end)
-    return [*events, replace(end, held=kept) if kept else end]
+    return [*events, end]
 
 
 def _outcome(job: Job, report: ExitReported) -> AnyEventData:
@@ -195,7 +195,7 @@ def _hosts_reported(state: State, report: HostsReported) -> list[AnyEventData]:
         lost = [slot for slot in job.slots if slot not in usable or slot in closed]
         if lost:
             why = "; ".join(dict.fromkeys(why for slot in lost if (why := outs.get(slot) or closed.get(slot))))
-            events.append(drains.without(state, job, lost, host_lost(lost, why)))
+            events.append(plan.without(state, job, lost, host_lost(lost, why)))
     return events
 
 

@@ -6,47 +6,42 @@ Knows the state. Guesses nothing that the state does not tell, and says "about" 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice, takewhile
-from math import inf
 from statistics import fmean
 
-from jupyter_elastic.scheduler.core import drains, suitable
-from jupyter_elastic.scheduler.core.reservation import reserved
-from jupyter_elastic.scheduler.core.state import Job, State, limit_at
+from jupyter_elastic.scheduler.core.rule import Rules, SuitableHosts, suitable_hosts
+from jupyter_elastic.scheduler.core.state import Job, State
 from jupyter_elastic.scheduler.core.transitions import HOLDING
 from jupyter_elastic.types import JobId, Phase, SlotId, begins_again, size_stays
-from jupyter_elastic.types.texts import for_others
+from jupyter_elastic.types.texts import count, for_others, span
 
 DAY_S = 86_400.0
 ENDED_AS: dict[Phase, str] = {"completed": "has completed", "failed": "has failed", "cancelled": "was cancelled"}
 
 
-def explain(
-    state: State, job: Job, now: float, *, whole: bool = True, held_back: Mapping[JobId, str] | None = None
-) -> str:
+def explain(state: State, job: Job, now: float, rules: Rules, held_back: str = "", *, whole: bool = True) -> str:
     """Return a few lines for a person; not `whole`: only slots and the policy's reason, for users other than the owner.
 
-    `held_back`: jobs that the last view did not show the policy, and why.
+    `held_back`: why the last view did not show the policy this job; empty if it did.
     """
     now = max(state.at, now)
     reason = job.reason if whole else policy_reason(state, job.job)
+    told = [line for rule in rules for line in rule.explain(state, job, now, whole=whole)]
     if job.ended_at is not None:
-        lines = [f"Job {job.job} {ENDED_AS[job.phase]}{_because(reason)}."]
-        if job.pinned:
-            lines.append(_pinned(job, now, whole=whole))
+        lines = [f"Job {job.job} {ENDED_AS[job.phase]}{_because(reason)}.", *told]
     elif job.phase == "queued":
-        lines = _waits(state, job, now, (held_back or {}).get(job.job, ""), whole=whole)
+        lines = _waits(state, job, now, told, suitable_hosts(state, rules), held_back, whole=whole)
     elif job.phase == "stopping":
         lines = [f"Job {job.job} is being stopped ({job.stop}){_because(reason)}.", _drains(state, job)]
     elif whole:
-        lines = [*_holds(state, job, now, job.reason), *_trains(state, job, now)]
+        lines = [*_holds(state, job, now, job.reason, told), *_trains(state, job, now)]
     else:
-        lines = [*_holds(state, job, now, for_others(job.reason)), _drains(state, job)]
+        lines = [*_holds(state, job, now, for_others(job.reason), told), _drains(state, job)]
     if job.ended_at is None and job.phase != "queued" and state.absent(job.owner):
         lines.append(f"The agent of {job.owner} is not connected: orders wait for it; what runs goes on.")
-    return "\n".join(line for line in (*lines, until(state, job, now)) if line)
+    return "\n".join(line for line in (*lines, until(state, job, now, rules)) if line)
 
 
 def policy_reason(state: State, number: JobId) -> str:
@@ -57,23 +52,21 @@ def policy_reason(state: State, number: JobId) -> str:
     return for_others(job.reason)
 
 
-def until(state: State, job: Job, now: float) -> str:
+def until(state: State, job: Job, now: float, rules: Rules) -> str:
     """Return the last sentence of `explain`: about when a queued job can start; empty if waiting alone does not help.
 
     Separate because a caller with a forecast of the wait shows that instead.
     """
-    need = state.needs(job.spec)
+    need, suitable = state.needs(job.spec), suitable_hosts(state, rules)
     if (
         job.phase != "queued"
         or state.absent(job.owner)
-        or _short(state, job)
+        or _short(state, job, suitable)
         or state.maintenance is not None
         or state.before(job)
     ):
         return ""
-    if (host := state.bound_to(job.spec)) and _free_on(state, host) < need:
-        return ""
-    only = suitable.hosts(state, job)
+    only = suitable(job)
     if only is not None and sum(host in only for host, _ in state.free()) < need:
         return ""
     wanted = need
@@ -101,21 +94,9 @@ def _because(reason: str) -> str:
     return f": {reason}" if reason else ""
 
 
-def count(number: int, word: str = "slot") -> str:
-    """Format a number with its noun: `1 slot`, `2 slots`."""
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
-
-
-def span(seconds: float) -> str:
-    """Format a duration as people say it."""
-    if seconds < 90:
-        return f"{max(seconds, 0):.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
-
-
-def _waits(state: State, job: Job, now: float, held_back: str, *, whole: bool) -> list[str]:
+def _waits(
+    state: State, job: Job, now: float, told: list[str], suitable: SuitableHosts, held_back: str, *, whole: bool
+) -> list[str]:
     need = state.needs(job.spec)
     lines = [f"Job {job.job} has waited for {span(now - job.queued_at)}; it needs {_needed(state, job)} to start."]
     if whole and job.spec.deadline_at is not None:
@@ -139,22 +120,8 @@ def _waits(state: State, job: Job, now: float, held_back: str, *, whole: bool) -
     free = sum(1 for _ in state.free())
     draining = "".join(f", {slots} draining from job {other}" for other, slots in _draining(state).items())
     lines.append(f"{count(free)} of {state.capacity} free{draining}.")
-    if host := state.bound_to(job.spec):
-        there = count(_free_on(state, host))
-        where = "where its session's workers are" if job.spec.session else "the only host for it"
-        lines.append(f"It waits for slots on {host}, {where}: {there} free there.")
-    if (only := suitable.hosts(state, job)) is not None and not state.bound_to(job.spec):
-        lines.append(_suitable(state, job, only, suitable.asked(job.spec) if whole else ""))
-    if whole:
-        closed = ((host.name, state.why_not(job.owner, host)) for host in state.hosts)
-        away = [f"{job.owner} can't reach {name} now: {why.rstrip('.')}." for name, why in closed if why][:5]
-        lines += [*away, "`jupyter elastic doctor --hosts` tries it; the pool does so again by itself."] if away else []
-    if state.apart and job.spec.min_servers:
-        idle = sum(1 for _ in state.free(for_servers=True))
-        lines.append(f"{count(idle)} of {state.server_capacity} for servers free.")
-    lines += [_pinned(state.ended[number], now, whole=False) for number in sorted(state.pinned)]
-    lines += _interactive(state, job, now)
-    if _short(state, job):
+    lines += told
+    if _short(state, job, suitable):
         out = state.total - _lendable(state, (slot for slot, entry in state.slots.items() if entry.pinned is None))
         why = "out or drained" if any(slot.drained and slot.job is not None for slot in state.slots.values()) else "out"
         lines.append(f"The pool can't give {need} now ({count(out)} {why}): it waits for slots to come back.")
@@ -180,9 +147,9 @@ def _queue(state: State, job: Job, held_back: str) -> list[str]:
     return lines
 
 
-def _short(state: State, job: Job) -> bool:
+def _short(state: State, job: Job, suitable: SuitableHosts) -> bool:
     """True if the job needs more slots than come free by themselves; drained slots are not given again."""
-    need, only = state.needs(job.spec), suitable.hosts(state, job) if state.drains else None
+    need, only = state.needs(job.spec), suitable(job) if state.drains else None
     there = [slot for slot, entry in state.slots.items() if only is None or entry.host in only]
     return need > state.capacity or (bool(state.drains) and need > _lendable(state, there))
 
@@ -242,44 +209,9 @@ def _in_turn(state: State, job: Job, now: float) -> float | None:
     return now
 
 
-def _pinned(job: Job, now: float, *, whole: bool) -> str:
-    """Describe the slots that the session of an ended job retains, and for how long."""
-    left = span((job.pinned_until or now) - now)
-    if not whole:
-        return f"{count(len(job.pinned))} kept by the session of job {job.job} of {job.owner}, for {left} at most."
-    why = f": {job.pinned_why}" if job.pinned_why else ""
-    return f"Its session keeps {', '.join(job.pinned)} for {left} more at most, unless its next cell comes{why}."
-
-
-def _free_on(state: State, host: str) -> int:
-    """Count the free slots on a host."""
-    return sum(where == host for where, _ in state.free())
-
-
 def _needed(state: State, job: Job) -> str:
     servers = job.spec.min_servers if state.apart else 0
     return count(state.needs(job.spec)) + (f" and {count(servers)} for servers" if servers else "")
-
-
-def _interactive(state: State, job: Job, now: float) -> list[str]:
-    """Describe how interactive jobs affect the job's wait."""
-    kept = reserved(state)
-    if job.job in kept.jobs:
-        return ["It is interactive: it starts as soon as these are free, for running jobs are making room."]
-    lines = []
-    if job.spec.interactive:
-        lines.append(
-            "It is interactive, but what runs can't make room (it can't shrink, or is within a guaranteed quota), or "
-            "its owner may hold no more: it gets the first slots that come free."
-        )
-    for number in sorted(state.interactive & state.active):
-        other = state.jobs[number]
-        due = limit_at(other)
-        left = "" if due is None else f" for {span(due - now)} at most"
-        lines.append(f"Interactive job {number} of {other.owner} holds {count(state.charged(other.slots))}{left}.")
-    if kept.slots:
-        lines.append(f"{count(kept.slots)} of what is free or draining are for interactive jobs that wait.")
-    return lines
 
 
 def _draining(state: State) -> dict[JobId, int]:
@@ -313,7 +245,7 @@ def _before(state: State, job: Job) -> Iterator[Job]:
             yield other
 
 
-def _holds(state: State, job: Job, now: float, why: str) -> list[str]:
+def _holds(state: State, job: Job, now: float, why: str, told: list[str]) -> list[str]:
     spec = job.spec
     size = count(job.size.workers, "worker") + (f" and {count(job.servers, 'server')}" if job.servers else "")
     asked = str(spec.min_slots) if spec.min_slots == spec.max_slots else f"{spec.min_slots}:{spec.max_slots}"
@@ -323,28 +255,11 @@ def _holds(state: State, job: Job, now: float, why: str) -> list[str]:
         lines.append(f"Its session's workers are on {host}." if spec.session else f"It runs on {host} only.")
     if job.changed_at is not None:
         lines.append(f"That was decided {span(now - job.changed_at)} ago{_because(why)}.")
-    if job.leaving:
-        lines.append(_leaves(state, job, now))
+    lines += told
     reason = state.reasons.get(job.job)
     if reason and reason != job.reason:
         lines.append(f"Policy {state.policy} says: {reason}.")
     return lines
-
-
-def _suitable(state: State, job: Job, only: frozenset[str], what: str) -> str:
-    """Describe which hosts, with the requested labels `what`, may give the job slots, and how many are free there."""
-    free = count(sum(host in only for host, _ in state.free()))
-    ending = [host.name for host in state.hosts if host.until is not None and host.name not in only]
-    ends = f"; {', '.join(ending[:5])} would end before it" if ending and not what else ""
-    on = f"{f'with {what} ' if what else ''}on {len(only)} of {len(state.hosts)} hosts"
-    one = "; its workers find each other on one host only" if job.spec.one_host else ""
-    return f"It can get slots {on}: {free} free there{ends}{one}."
-
-
-def _leaves(state: State, job: Job, now: float) -> str:
-    when = drains.leaves_at(state, job)
-    then = "it may run there to its end" if when == inf else f"it is stopped and queued again in {span(when - now)}"
-    return f"{drains.text(state, job)}: {then}."
 
 
 def _trains(state: State, job: Job, now: float) -> list[str]:

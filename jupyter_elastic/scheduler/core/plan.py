@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from jupyter_elastic.scheduler.core import placement, suitable
+from jupyter_elastic.scheduler.core import placement
+from jupyter_elastic.scheduler.core.rule import SuitableHosts
 from jupyter_elastic.scheduler.core.state import Job, State
 from jupyter_elastic.scheduler.core.view import job_view
 from jupyter_elastic.types import (
@@ -178,12 +179,12 @@ def plain(text: str) -> str:
     return visible(text[:REASON_CHARS].encode("utf-8", "replace").decode("utf-8"), lines=True)[:REASON_CHARS]
 
 
-def difference(state: State, plan: Plan, *, kept: int = 0) -> list[AnyEventData]:
-    """Return the events of a legal plan: stops, then shrinks, then as much growth as is free.
+def difference(state: State, plan: Plan, suitable: SuitableHosts, *, kept: int = 0) -> list[AnyEventData]:
+    """Return the events of a legal plan: stops, then shrinks, then as much growth as is free on suitable hosts.
 
     The first `kept` slots that are free, or will be soon, are for jobs that the plan does not know of.
     """
-    return _Difference(state, plan, kept).events()
+    return _Difference(state, plan, suitable, kept).events()
 
 
 class _Difference:
@@ -192,7 +193,7 @@ class _Difference:
     `_free` slots are still to give, `_coming` ones will be free soon; without slots for servers alone all are workers'.
     """
 
-    def __init__(self, state: State, plan: Plan, kept: int) -> None:
+    def __init__(self, state: State, plan: Plan, suitable: SuitableHosts, kept: int) -> None:
         self._state = state
         self._reasons = reasons(state, plan)
         self._wanted = {
@@ -204,7 +205,7 @@ class _Difference:
         self._server_pool = placement.Free(state.free(for_servers=True)) if state.apart else self._pool
         self._free = Size(len(self._pool), len(self._server_pool) if state.apart else 0)
         self._coming = Size(0)
-        self._suitable = suitable.Suitable(state)
+        self._suitable = suitable
         self._given: dict[JobId, tuple[SlotId, ...]] = {}
         """Slots set aside for jobs that only some hosts may serve, the workers' first."""
         for job in state.active_jobs():
@@ -242,7 +243,7 @@ class _Difference:
     def _grant(self, job: Job) -> Size | None:
         """Return the size that the job gets now, None if nothing new; set slots aside for what it must wait for."""
         size = self._wanted[job.job]
-        if (only := self._suitable.of(job)) is not None:
+        if (only := self._suitable(job)) is not None:
             return self._grant_on(job, size, only)
         need = self._new(job.size, size)
         if _fits(need, self._free):
@@ -381,3 +382,13 @@ def rescale(job: Job, slots: tuple[str, ...], servers: int, reason: str) -> Resc
         servers=servers,
         reason=reason,
     )
+
+
+def without(state: State, job: Job, lost: list[SlotId], reason: str) -> AnyEventData:
+    """Return the event by which the job goes on without the lost slots if it can regroup, else is queued again."""
+    workers, servers = (tuple(slot for slot in part if slot not in lost) for part in split(job))
+    size = job.largest(len(workers)) if len(servers) >= job.spec.min_servers else 0
+    if size and not job.rigid and job.phase in {"running", "rescaling"}:
+        kept = placement.keep(workers, state.hosts_of(workers), size)
+        return rescale(job, (*kept, *servers), len(servers), reason)
+    return StopRequested(job=job.job, attempt=job.attempt, how="preempt", reason=reason)

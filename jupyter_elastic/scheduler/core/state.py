@@ -112,7 +112,7 @@ class Job(Struct, kw_only=True, gc=False):
     """True once the cell of this attempt has come to an elastic loop; None: not known yet."""
     draining: tuple[SlotId, ...] = ()
     leaving: bool = False
-    """True if a slot of `slots` is drained: plans leave such a job its slots (`core/drains.py`)."""
+    """True if a slot of `slots` is drained: plans leave such a job its slots (`core/rules/drains.py`)."""
     started_at: float | None = None
     changed_at: float | None = None
     ended_at: float | None = None
@@ -135,7 +135,7 @@ class Job(Struct, kw_only=True, gc=False):
     """Slots that the session keeps after the job's end, until `held_until` unless another job waits."""
     held_until: float | None = None
     pinned: tuple[SlotId, ...] = ()
-    """Slots that the session retains after the job's end (`core/pins.py`), until `pinned_until` at the latest."""
+    """Slots that the session retains after the job's end (`core/rules`), until `pinned_until` at the latest."""
     pinned_why: str = ""
     pinned_until: float | None = None
     unpinning: bool = False

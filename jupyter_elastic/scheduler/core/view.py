@@ -6,17 +6,14 @@ policy could not have learned from a journal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import islice
-from math import inf
 from typing import Literal
 
 from msgspec import convert
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.core import holds, server_slots
-from jupyter_elastic.scheduler.core.caps import Caps, within
-from jupyter_elastic.scheduler.core.reservation import reserved
+from jupyter_elastic.scheduler.core.rule import Rules, reserved
 from jupyter_elastic.scheduler.core.spare import spared
 from jupyter_elastic.scheduler.core.state import Job, SlotState, State, starts_with
 from jupyter_elastic.scheduler.core.used import used_s
@@ -49,21 +46,14 @@ _MOVES_SLOTS = (HostsChanged, DrainsChanged, JobStarted, RescaleRequested, Slots
 class Views:
     """A cache of the policy's views of one state."""
 
-    def __init__(self, *, weights: Mapping[str, float], quotas: Mapping[str, int], most: Caps, seed: int) -> None:
-        """Begin with the pool's fair-share weights, quotas and limits, which are configuration, not history."""
+    def __init__(self, seed: int) -> None:
         self._seed = seed
-        self.share(weights, quotas, most)
         self._jobs: dict[JobId, JobView] = {}
         self._stale: set[JobId] | None = None
         """Jobs to draw again; None before the first view: all."""
         self._hosts: tuple[HostView, ...] | None = None
         self.held_back: dict[JobId, str] = {}
-        """Jobs that the last view left out because of a limit of their owner or of slots for servers, and the
-        reasons."""
-
-    def share(self, weights: Mapping[str, float], quotas: Mapping[str, int], most: Caps) -> None:
-        """Use these weights, quotas and limits from the next view on."""
-        self._weights, self.quotas, self.most = dict(weights), dict(quotas), most
+        """Jobs that a rule left out of the last view, and the reasons."""
 
     def touch(self, data: AnyEventData) -> None:
         """Mark what an event changed to be drawn again."""
@@ -76,7 +66,7 @@ class Views:
         if job is not None and self._stale is not None:
             self._stale.add(job)
 
-    def view(self, state: State, now: float) -> View:
+    def view(self, state: State, now: float, rules: Rules, weights: dict[str, float], quotas: dict[str, int]) -> View:
         """Return all that a policy may know, without queued jobs that plans have no effect on (`State.ignored`)."""
         now = max(state.at, now)  # in this order, NaN loses
         if self._hosts is None:
@@ -89,31 +79,24 @@ class Views:
         if state.in_sessions:  # a session runs one cell at a time
             behind = {job for job in state.in_sessions if state.before(state.jobs[job]) is not None}
             jobs = [job for job in jobs if job.phase != "queued" or job.job not in behind]
-        most = self.most
-        if state.reached:
-            jobs = [job for job in jobs if not state.kept_away(state.jobs[job.job])]
-            most = _reaching(state, most)
-        kept, servers = reserved(state), state.server_capacity
-        self.held_back = {}
-        if most or servers is not None:
-            # Those with slots reserved count as if they held them.
+        kept, hidden = reserved(state, rules), dict[JobId, str]()
+        if kept.jobs:
             jobs = [_seated(state, job) if job.job in kept.jobs else job for job in jobs]
-        if servers is not None:
-            jobs, self.held_back = server_slots.within(jobs, servers)
-        if most:
-            jobs, over = within(jobs, most)
-            self.held_back |= over
+        for rule in rules:
+            jobs, reasons = rule.shows(state, jobs)
+            hidden |= reasons
+        self.held_back = hidden
         if kept.jobs:
             jobs = [job for job in jobs if job.job not in kept.jobs]
         return View(
             now=now,
             seed=self._seed,
-            hosts=_without(self._hosts, kept.slots + holds.held(state)),
+            hosts=_without(self._hosts, kept.slots),
             jobs=tuple(spared(jobs, now)),
             memo=state.memos.get(state.policy),
-            server_slots=servers,
-            weights=self._weights,
-            quotas=self.quotas,
+            server_slots=state.server_capacity,
+            weights=weights,
+            quotas=quotas,
             used=_used(state, now),
             turns={name: row.turns(now) for name, row in state.rows.items()},
             lengths=state.lengths,
@@ -143,16 +126,6 @@ class Views:
                     run_s=job.run_s + passed,
                     profile=profile,
                 )
-
-
-def _reaching(state: State, most: Caps) -> Caps:
-    """Return the limits, lowered for users who can't reach all hosts to the slots that they can reach."""
-    users = dict(most.users)
-    for owner in {job.owner for job in state.jobs.values()}:
-        if (reachable := state.reachable(owner)) < inf:
-            limit = users.get(owner, most.default)
-            users[owner] = int(reachable if limit is None else min(limit, reachable))
-    return replace(most, users=users)
 
 
 def job_view(job: Job) -> JobView:

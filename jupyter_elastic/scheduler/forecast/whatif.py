@@ -17,8 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core import turns
-from jupyter_elastic.scheduler.core.drains import LEAVE_S
 from jupyter_elastic.scheduler.core.plan import illegal
+from jupyter_elastic.scheduler.core.rules.drains import LEAVE_S
 from jupyter_elastic.scheduler.core.spare import spared
 from jupyter_elastic.scheduler.forecast.job_lengths import Usual, expected
 from jupyter_elastic.scheduler.policies.speed import rates

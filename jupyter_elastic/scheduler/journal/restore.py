@@ -49,7 +49,7 @@ def save_snapshot(journal: Journal, core: Core) -> bool:
 def layout() -> str:
     """Return the version of the core's source; a snapshot of any other version is not read."""
     folder = Path(core_package.__file__).parent
-    source = b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
+    source = b"".join(path.read_bytes() for path in sorted(folder.rglob("*.py")))
     return f"{__version__}:{zlib.crc32(source):08x}"
 
 

@@ -14,9 +14,8 @@ from msgspec.structs import asdict, replace
 
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.access.shares import SESSIONS, Terms
-from jupyter_elastic.scheduler.core import suitable
 from jupyter_elastic.scheduler.core.decide_commands import found
-from jupyter_elastic.scheduler.core.explain import count
+from jupyter_elastic.scheduler.core.rules import suitable
 from jupyter_elastic.scheduler.core.state import State
 from jupyter_elastic.scheduler.journal.state_store import Context
 from jupyter_elastic.scheduler.net.peers import Peer
@@ -31,6 +30,7 @@ from jupyter_elastic.scheduler.requests.answering import (
 )
 from jupyter_elastic.types import Cancel, JobSpec, Resize, Submit
 from jupyter_elastic.types.errors import BadRequest, NotAllowed, NotFound, TooMuch
+from jupyter_elastic.types.texts import count
 
 KEY_CHARS = 200
 SIZES = 1_000

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from jupyter_elastic.scheduler.core import Caps
-from jupyter_elastic.scheduler.core.caps import exceeded, within
+from jupyter_elastic.scheduler.core.rules.caps import exceeded, within
 from jupyter_elastic.scheduler.planning import plugins
 from jupyter_elastic.types import JobStarted, PlanAccepted, PlanRejected, Size, Slot
 from tests.support.harness import Harness, host

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.core.explain import explain
 from jupyter_elastic.scheduler.core.react import outstanding
 from jupyter_elastic.types import (
     AnyEventData,
@@ -62,10 +61,10 @@ def test_nobody_gets_the_slots_and_everybody_can_read_why() -> None:
     (started,) = (data for data in pool.plan({other: 1}) if isinstance(data, JobStarted))
     assert started.slots == ("a:2",)
     waits = pool.submit(2, 2, by="bob")
-    text = explain(pool.core.state, pool.job(waits), pool.now)
+    text = pool.core.explain(waits, pool.now)
     assert f"2 slots kept by the session of job {cell} of ann, for 10 min at most." in text
     assert WHY not in text
-    text = explain(pool.core.state, pool.job(cell), pool.now)
+    text = pool.core.explain(cell, pool.now)
     assert f"Its session keeps a:0, a:1 for 10 min more at most, unless its next cell comes: {WHY}." in text
     shown = pool.core.slots()[0]
     assert (shown.state, shown.job, shown.owner, shown.attempt) == ("leased", cell, "ann", 1)

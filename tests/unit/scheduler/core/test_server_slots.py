@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_elastic.scheduler.core.server_slots import within
+from jupyter_elastic.scheduler.core.rules.server_slots import within
 from jupyter_elastic.scheduler.planning.plugins import make_policy
 from jupyter_elastic.scheduler.slots.slot_sources import with_servers
 from jupyter_elastic.types import (

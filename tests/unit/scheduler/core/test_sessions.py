@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_elastic.scheduler.core.explain import explain
 from jupyter_elastic.types import (
     Cancel,
     ExitReported,
@@ -34,8 +33,7 @@ def test_only_the_first_cell_of_a_session_is_shown_and_started() -> None:
     ]
     assert sorted(started) == [first, theirs, other]
     assert seen(pool) == [first, theirs, other]
-    state = pool.core.state
-    assert f"job {first} comes before it" in explain(state, state.jobs[second], pool.now)
+    assert f"job {first} comes before it" in pool.core.explain(second, pool.now)
 
 
 def test_the_next_cell_comes_when_the_one_before_it_is_over() -> None:
@@ -61,13 +59,13 @@ def test_a_cell_starts_on_the_host_of_its_sessions_workers_only() -> None:
     cell, other = pool.submit(2, 2, session="work", host="b"), pool.submit(1, 1)
     started = [data for data in pool.plan({remote_hosts: 2, cell: 2, other: 1}) if isinstance(data, JobStarted)]
     assert [data.job for data in started] == [other]  # one slot of b and two of a were free
-    text = explain(pool.core.state, pool.job(cell), pool.now)
+    text = pool.core.explain(cell, pool.now)
     assert "It waits for slots on b, where its session's workers are: 0 slots free there." in text
     pool.step(Cancel, job=remote_hosts)
     pool.step(ExitReported, job=remote_hosts, attempt=1, outcome="cancelled")
     (start,) = (data for data in pool.plan({cell: 2, other: 1}) if isinstance(data, JobStarted))
     assert {slot[0] for slot in start.slots} == {"b"}
-    assert "Its session's workers are on b." in explain(pool.core.state, pool.job(cell), pool.now)
+    assert "Its session's workers are on b." in pool.core.explain(cell, pool.now)
 
 
 def test_who_can_start_on_one_host_only_chooses_before_others_take_it() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic.scheduler.core import suitable
 from jupyter_elastic.scheduler.core.react import outstanding
+from jupyter_elastic.scheduler.core.rules import suitable
 from jupyter_elastic.types import (
     DrainsChanged,
     Host,

@@ -13,34 +13,69 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
+from jupyter_elastic.scheduler.core.rule import Rule, SuitableHosts
 from jupyter_elastic.scheduler.core.state import Job, State
-from jupyter_elastic.types import Host, JobSpec
+from jupyter_elastic.types import Host, JobId, JobSpec, JobView
+from jupyter_elastic.types.texts import count
 
 GPU, ANY = "gpu", "any"
 
 
-class Suitable:
-    """A cache of `hosts` for one state: a queue is long, and its jobs have few distinct answers."""
+class Suitability(Rule):
+    """Give jobs new slots on suitable hosts only, and none to jobs whose owner reaches too few."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
-        self._by_owner = any(host.unreachable or host.local_users for host in state.hosts)
-        self._all = not (self._by_owner or any(host.labels or host.until is not None for host in state.hosts))
-        self._known: dict[object, frozenset[str] | None] = {}
+    def hosts(self, state: State) -> SuitableHosts:
+        """Return a cache of `hosts`: a queue is long, and its jobs have few distinct answers."""
+        by_owner = any(host.unreachable or host.local_users for host in state.hosts)
+        all_alike = not (by_owner or any(host.labels or host.until is not None for host in state.hosts))
+        known: dict[object, frozenset[str] | None] = {}
 
-    def of(self, job: Job) -> frozenset[str] | None:
-        """Return `hosts` of the job, from the cache if possible."""
-        spec = job.spec
-        if self._all and not (spec.on or spec.host or spec.one_host):
-            return None
-        on = self._state.slots[job.slots[0]].host if job.slots else ""
-        key = (
-            tuple(spec.on.items()), spec.host, spec.one_host, job.phase == "queued", on, _length_s(spec),
-            job.owner if self._by_owner else "",
-        )  # fmt: skip
-        if key not in self._known:
-            self._known[key] = hosts(self._state, job)
-        return self._known[key]
+        def of(job: Job) -> frozenset[str] | None:
+            spec = job.spec
+            if all_alike and not (spec.on or spec.host or spec.one_host):
+                return None
+            on = state.slots[job.slots[0]].host if job.slots else ""
+            key = (
+                tuple(spec.on.items()), spec.host, spec.one_host, job.phase == "queued", on, _length_s(spec),
+                job.owner if by_owner else "",
+            )  # fmt: skip
+            if key not in known:
+                known[key] = hosts(state, job)
+            return known[key]
+
+        return of
+
+    def shows(self, state: State, jobs: list[JobView]) -> tuple[list[JobView], dict[JobId, str]]:
+        """Hide jobs whose owner can't reach as many slots as they need."""
+        return [job for job in jobs if not state.kept_away(state.jobs[job.job])] if state.reached else jobs, {}
+
+    def explain(self, state: State, job: Job, now: float, *, whole: bool) -> list[str]:
+        """Describe which hosts may serve a waiting job."""
+        if job.phase != "queued":
+            return []
+        lines = []
+        if host := state.bound_to(job.spec):
+            there = count(sum(on == host for on, _ in state.free()))
+            where = "where its session's workers are" if job.spec.session else "the only host for it"
+            lines.append(f"It waits for slots on {host}, {where}: {there} free there.")
+        elif (only := hosts(state, job)) is not None:
+            lines.append(_told(state, job, only, asked(job.spec) if whole else ""))
+        if whole:
+            closed = ((host.name, state.why_not(job.owner, host)) for host in state.hosts)
+            away = [f"{job.owner} can't reach {name} now: {why.rstrip('.')}." for name, why in closed if why][:5]
+            lines += away
+            lines += ["`jupyter elastic doctor --hosts` tries it; the pool does so again by itself."] if away else []
+        return lines
+
+
+def _told(state: State, job: Job, only: frozenset[str], what: str) -> str:
+    """Describe which hosts, with the requested labels `what`, may give the job slots, and how many are free there."""
+    free = count(sum(host in only for host, _ in state.free()))
+    ending = [host.name for host in state.hosts if host.until is not None and host.name not in only]
+    ends = f"; {', '.join(ending[:5])} would end before it" if ending and not what else ""
+    on = f"{f'with {what} ' if what else ''}on {len(only)} of {len(state.hosts)} hosts"
+    one = "; its workers find each other on one host only" if job.spec.one_host else ""
+    return f"It can get slots {on}: {free} free there{ends}{one}."
 
 
 def hosts(state: State, job: Job) -> frozenset[str] | None:

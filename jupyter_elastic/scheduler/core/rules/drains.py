@@ -9,24 +9,51 @@ from __future__ import annotations
 
 from math import inf
 
-from jupyter_elastic.scheduler.core import placement, plan
+from jupyter_elastic.scheduler.core import plan
+from jupyter_elastic.scheduler.core.rule import DAEMON, Rule, Rules
 from jupyter_elastic.scheduler.core.state import Job, State
 from jupyter_elastic.types import (
     AnyEventData,
     Drain,
     DrainsChanged,
     DrainSlots,
+    HostsReported,
     RescaleRequested,
-    SlotId,
-    StopRequested,
+    Stimulus,
+    Tick,
     UndrainSlots,
 )
 from jupyter_elastic.types.errors import BadRequest, NotFound
+from jupyter_elastic.types.texts import span
 
-DAEMON = "daemon"
-"""Author of drains that no administrator requested."""
 LEAVE_S, LAST_S = 120.0, 30.0
 """Seconds before a host's end at which jobs that can leave do so, and at which the others are stopped and requeued."""
+
+
+class Drains(Rule):
+    """Drain hosts that end, and let jobs leave what is drained."""
+
+    def after(self, state: State, stimulus: Stimulus, rules: Rules) -> list[AnyEventData]:
+        """Return how jobs leave, at a `Tick` alone, and the drains of hosts whose end is near."""
+        if not isinstance(stimulus, HostsReported | Tick):
+            return []
+        jobs = state.active_jobs() if isinstance(stimulus, Tick) else []
+        leaves = [leave(state, job) for job in jobs if stimulus.at >= leaves_at(state, job)]
+        return leaves + _ending(state, stimulus.at)
+
+    def explain(self, state: State, job: Job, now: float, *, whole: bool) -> list[str]:
+        """Tell when a job leaves drained slots."""
+        if not job.leaving:
+            return []
+        when = leaves_at(state, job)
+        then = "it may run there to its end" if when == inf else f"it is stopped and queued again in {span(when - now)}"
+        return [f"{_text(state, job)}: {then}."]
+
+    def wakes_at(self, state: State) -> float:
+        """Return the time at which the next job leaves or the next host is drained because it ends."""
+        drained = {one.target for one in state.drains}
+        near = (host.until - LEAVE_S for host in state.hosts if host.until is not None and host.name not in drained)
+        return min((*near, *(leaves_at(state, job) for job in state.active_jobs())), default=inf)
 
 
 def drain(state: State, command: DrainSlots) -> list[AnyEventData]:
@@ -57,7 +84,7 @@ def undrain(state: State, command: UndrainSlots) -> list[AnyEventData]:
     raise BadRequest(f"{target} is not drained under that name; drained are: {found or 'none'}")
 
 
-def ending(state: State, now: float) -> list[AnyEventData]:
+def _ending(state: State, now: float) -> list[AnyEventData]:
     """Drain hosts that end soon, so that jobs leave them in time, and undrain those whose end is no longer near."""
     soon = {host.name: host.until for host in state.hosts if host.until is not None and now >= host.until - LEAVE_S}
     drained = {one.target for one in state.drains}
@@ -75,15 +102,6 @@ def ending(state: State, now: float) -> list[AnyEventData]:
     return events
 
 
-def next_ending(state: State) -> float:
-    """Return the time at which the next host must be drained because it ends; infinity: none."""
-    drained = {one.target for one in state.drains}
-    return min(
-        (host.until - LEAVE_S for host in state.hosts if host.until is not None and host.name not in drained),
-        default=inf,
-    )
-
-
 def leaves_at(state: State, job: Job) -> float:
     """Return the time at which the job leaves drained slots: 0 now, infinity never."""
     if not job.leaving:
@@ -98,23 +116,13 @@ def leaves_at(state: State, job: Job) -> float:
 def leave(state: State, job: Job) -> AnyEventData:
     """Return the event by which the job leaves the drained slots that it holds."""
     lost = [slot for slot in job.slots if state.slots[slot].drained]
-    return without(state, job, lost, text(state, job))
+    return plan.without(state, job, lost, _text(state, job))
 
 
-def text(state: State, job: Job) -> str:
+def _text(state: State, job: Job) -> str:
     """Describe the drains of the job's slots for people."""
     found = _drains(state, job)
     return "; ".join(f"{one.target} is {one.text}" if one.target else one.text for one in found)
-
-
-def without(state: State, job: Job, lost: list[SlotId], reason: str) -> AnyEventData:
-    """Return the event by which the job goes on without the lost slots if it can regroup, else is queued again."""
-    workers, servers = (tuple(slot for slot in part if slot not in lost) for part in plan.split(job))
-    size = job.largest(len(workers)) if len(servers) >= job.spec.min_servers else 0
-    if size and not job.rigid and job.phase in {"running", "rescaling"}:
-        kept = placement.keep(workers, state.hosts_of(workers), size)
-        return plan.rescale(job, (*kept, *servers), len(servers), reason)
-    return StopRequested(job=job.job, attempt=job.attempt, how="preempt", reason=reason)
 
 
 def _drains(state: State, job: Job) -> list[Drain]:

@@ -1,9 +1,9 @@
 """Make room for interactive jobs: people wait for them, so elastic jobs shrink at once, whatever the policy.
 
 This happens before the policy is asked: neither an interactive job that waits for slots which others are giving back
-nor these slots are in the view; once it has them it is shown as a job that no plan may pause. No running job loses all
-its slots for it, and nobody goes below a guaranteed quota. If that gives no room the job waits in the queue like any
-other and gets the first slots that come free.
+nor these slots are in the view; once the job has them it is shown as a job that no plan may pause. No running job loses
+all its slots for it, and nobody goes below a guaranteed quota. If that gives no room the job waits in the queue like
+any other and gets the first slots that come free.
 Knows the state and the administrator's limits; must not know policies.
 """
 
@@ -11,27 +11,87 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.core import holds
-from jupyter_elastic.scheduler.core.caps import Caps, Entity
 from jupyter_elastic.scheduler.core.plan import difference
-from jupyter_elastic.scheduler.core.reservation import room, waiting
-from jupyter_elastic.scheduler.core.state import Job, State, least_workers
-from jupyter_elastic.types import AnyEventData, JobId, Plan, RescaleRequested, Size
+from jupyter_elastic.scheduler.core.rule import Caps, Entity, Reserved, Rule, Rules, reserved, suitable_hosts
+from jupyter_elastic.scheduler.core.state import Job, State, least_workers, limit_at
+from jupyter_elastic.types import AnyEventData, JobId, Plan, RescaleRequested, Size, Stimulus
+from jupyter_elastic.types.texts import count, span
 
+_Sizes: TypeAlias = tuple[dict[JobId, Size], dict[JobId, str]]
+"""Sizes of all running jobs and of those to start, and the reasons for the new ones."""
 GIVEN_BACK = "the slots that it gave up for interactive jobs are idle again"
 
 
-def make_room(state: State, most: Caps, quotas: Mapping[str, int]) -> list[AnyEventData]:
-    """Return the starts and shrinks that interactive jobs need now, or else the growth of jobs that gave up slots."""
-    jobs = waiting(state)
-    if jobs:
-        return _Room(state, most, quotas).events(jobs)
-    if state.yielded:
-        return _given_back(state, most)
-    return []
+class Interactive(Rule):
+    """Start interactive jobs at once, and reserve slots for those that wait for slots which others give back."""
+
+    def after(self, state: State, stimulus: Stimulus, rules: Rules) -> list[AnyEventData]:
+        """Return the starts and shrinks that interactive jobs need, or else the growth of jobs that gave up slots."""
+        if jobs := waiting(state):
+            sizes, reasons = _Room(state, self.caps, self.quotas).make(jobs)
+        elif state.yielded:
+            sizes, reasons = _given_back(state, self.caps, reserved(state, rules).slots)
+        else:
+            return []
+        found = difference(state, Plan(sizes=sizes, reasons=reasons), suitable_hosts(state, rules)) if reasons else []
+        for at, data in enumerate(found):
+            if isinstance(data, RescaleRequested):
+                gone = state.jobs[data.job].size.workers - (len(data.slots) - data.servers)
+                found[at] = replace(data, yielded=state.yielded.get(data.job, 0) + gone)
+        return found
+
+    def reserves(self, state: State) -> Reserved:
+        """Return the slots, free or being given back, that are reserved for waiting interactive jobs."""
+        if not (found := waiting(state)):
+            return Reserved()
+        have, kept, jobs = room(state), 0, []
+        for job in found:
+            need = state.needs(job.spec)
+            if kept + need <= have:
+                kept += need
+                jobs.append(job.job)
+        return Reserved(kept, frozenset(jobs))
+
+    def explain(self, state: State, job: Job, now: float, *, whole: bool) -> list[str]:
+        """Describe how interactive jobs affect the wait of a job."""
+        if job.phase != "queued":
+            return []
+        kept = self.reserves(state)
+        if job.job in kept.jobs:
+            return ["It is interactive: it starts as soon as these are free, for running jobs are making room."]
+        lines = []
+        if job.spec.interactive:
+            lines.append(
+                "It is interactive, but what runs can't make room (it can't shrink, or is within a guaranteed quota), "
+                "or its owner may hold no more: it gets the first slots that come free."
+            )
+        for number in sorted(state.interactive & state.active):
+            other = state.jobs[number]
+            due = limit_at(other)
+            left = "" if due is None else f" for {span(due - now)} at most"
+            lines.append(f"Interactive job {number} of {other.owner} holds {count(state.charged(other.slots))}{left}.")
+        if kept.slots:
+            lines.append(f"{count(kept.slots)} of what is free or draining are for interactive jobs that wait.")
+        return lines
+
+
+def waiting(state: State) -> list[Job]:
+    """Return the interactive jobs that could start, the first one first."""
+    jobs = (state.jobs[job] for job in sorted(state.interactive))
+    found = [job for job in jobs if job.phase == "queued" and not state.ignored(job)]
+    if state.apart and any(job.spec.min_servers for job in found):  # nobody gives a server up for another's
+        idle = sum(1 for _ in state.free(for_servers=True))
+        return [job for job in found if job.spec.min_servers <= idle]
+    return found
+
+
+def room(state: State) -> int:
+    """Count the slots that are free or will be soon."""
+    return sum(1 for _ in state.free()) + sum(state.coming(job, job.draining) for job in state.active_jobs())
 
 
 def _entities(job: Job) -> tuple[Entity, ...]:
@@ -53,21 +113,11 @@ def _held(state: State) -> Counter[Entity]:
     return held
 
 
-def _events(state: State, sizes: dict[JobId, Size], reasons: dict[JobId, str]) -> list[AnyEventData]:
-    """Return the events that lead to these sizes, each with the number of workers given up so far."""
-    found = difference(state, Plan(sizes=sizes, reasons=reasons))
-    for at, data in enumerate(found):
-        if isinstance(data, RescaleRequested):
-            gone = state.jobs[data.job].size.workers - (len(data.slots) - data.servers)
-            found[at] = replace(data, yielded=state.yielded.get(data.job, 0) + gone)
-    return found
-
-
 class _Room:
     """A plan in the making that changes only what interactive jobs need."""
 
-    def __init__(self, state: State, most: Caps, quotas: Mapping[str, int]) -> None:
-        self._state, self._most, self._quotas = state, most, quotas
+    def __init__(self, state: State, caps: Caps, quotas: Mapping[str, int]) -> None:
+        self._state, self._caps, self._quotas = state, caps, quotas
         self._room = room(state)
         self._sizes = _sizes(state)
         self._reasons: dict[JobId, str] = {}
@@ -78,16 +128,16 @@ class _Room:
             if job.phase in ("running", "rescaling") and not (job.rigid or job.leaving or state.absent(job.owner))
         ]
 
-    def events(self, jobs: list[Job]) -> list[AnyEventData]:
-        """Return the events that start these jobs, the first one first."""
+    def make(self, jobs: list[Job]) -> _Sizes:
+        """Return the sizes with which these jobs start, the first one first."""
         for job in jobs:
             self._seat(job, alone=len(jobs) == 1)
-        return _events(self._state, self._sizes, self._reasons)
+        return self._sizes, self._reasons
 
     def _seat(self, job: Job, *, alone: bool) -> None:
         need = self._state.needs(job.spec)
         servers = 0 if self._state.apart else job.spec.min_servers
-        limits = self._most.of(job.owner, job.spec.group)
+        limits = self._caps.of(job.owner, job.spec.group)
         over = {entity: self._held[entity] + need - limit for entity, limit in limits.items()}
         shrunk = self._shrunk(job, need - self._room, {entity: slots for entity, slots in over.items() if slots > 0})
         if shrunk is None:
@@ -152,15 +202,16 @@ class _Room:
         return own, beyond, other.job, Size(workers=smaller, servers=size.servers)
 
 
-def _given_back(state: State, most: Caps) -> list[AnyEventData]:
+def _given_back(state: State, caps: Caps, reserved_slots: int) -> _Sizes:
     """Give idle slots back to jobs that gave up workers for interactive jobs, unless a job waits for slots."""
-    free = sum(1 for _ in state.free()) - holds.held(state)
+    free = sum(1 for _ in state.free()) - reserved_slots
     if free <= 0 or any(job.phase == "queued" and not state.ignored(job) for job in state.jobs.values()):
-        return []
-    held, sizes, reasons = _held(state), _sizes(state), {}
+        return {}, {}
+    held, sizes = _held(state), _sizes(state)
+    reasons: dict[JobId, str] = {}
     for number in sorted(state.yielded):
         job = state.jobs[number]
-        limits = most.of(job.owner, job.spec.group)
+        limits = caps.of(job.owner, job.spec.group)
         rooms = [limit - held[entity] for entity, limit in limits.items()]
         more = job.largest(job.size.workers + min([state.yielded[number], free, *rooms])) - job.size.workers
         if more > 0 and job.phase == "running" and not (job.rigid or job.leaving):
@@ -169,4 +220,4 @@ def _given_back(state: State, most: Caps) -> list[AnyEventData]:
             free -= more
             for entity in _entities(job):
                 held[entity] += more
-    return _events(state, sizes, reasons) if reasons else []
+    return sizes, reasons

@@ -3,7 +3,7 @@
 Policies see jobs with servers such that no plan can give away more of these slots than there are: of jobs that would
 together need too many the first are shown, each with at most as many servers as there is room for. So a policy that
 knows nothing of two kinds of slots keeps to both limits.
-Knows the views of jobs; must not know policies.
+Knows the state and the views of jobs; must not know policies.
 """
 
 from __future__ import annotations
@@ -13,7 +13,26 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from jupyter_elastic.scheduler.core.rule import Rule
+from jupyter_elastic.scheduler.core.state import Job, State
 from jupyter_elastic.types import JobId, JobView
+from jupyter_elastic.types.texts import count
+
+
+class ServerSlots(Rule):
+    """Keep plans within the slots for servers alone."""
+
+    def shows(self, state: State, jobs: list[JobView]) -> tuple[list[JobView], dict[JobId, str]]:
+        """Hide jobs whose servers have no room and lower the numbers of servers of the others."""
+        slots = state.server_capacity
+        return (jobs, {}) if slots is None else within(jobs, slots)
+
+    def explain(self, state: State, job: Job, now: float, *, whole: bool) -> list[str]:
+        """Count the free slots for the servers of a waiting job."""
+        if not (state.apart and job.spec.min_servers and job.phase == "queued"):
+            return []
+        idle = sum(1 for _ in state.free(for_servers=True))
+        return [f"{count(idle)} of {state.server_capacity} for servers free."]
 
 
 def within(jobs: Sequence[JobView], slots: int) -> tuple[list[JobView], dict[JobId, str]]:
@@ -32,7 +51,7 @@ def within(jobs: Sequence[JobView], slots: int) -> tuple[list[JobView], dict[Job
             reasons[job.job] = (
                 "a job before it waits for slots for servers"
                 if blocked
-                else f"needs {_slots(job.min_servers)} for servers, and {max(room, 0)} of {slots} are left"
+                else f"needs {count(job.min_servers)} for servers, and {max(room, 0)} of {slots} are left"
             )
             blocked = True
             continue
@@ -50,7 +69,3 @@ def within(jobs: Sequence[JobView], slots: int) -> tuple[list[JobView], dict[Job
 
 def _clamped(job: JobView, servers: int | None) -> JobView:
     return job if servers is None else replace(job, max_servers=servers, server_cost=0)
-
-
-def _slots(number: int) -> str:
-    return f"{number} slot{'' if number == 1 else 's'}"

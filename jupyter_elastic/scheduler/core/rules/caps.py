@@ -2,48 +2,50 @@
 
 Policies see the jobs such that no plan can exceed a limit: of jobs that would together be too many the first are shown
 with ranges that fit, the others wait unseen. A running job keeps at least its minimum.
-Knows the views of jobs; must not know policies.
+Knows the state and the views of jobs; must not know policies.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from math import inf
 
-from msgspec import Struct
 from msgspec.structs import replace
 
+from jupyter_elastic.scheduler.core.rule import Caps, Entity, Rule
+from jupyter_elastic.scheduler.core.state import State
+from jupyter_elastic.scheduler.core.view import job_view
 from jupyter_elastic.types import JobId, JobView, Plan
-
-Entity: TypeAlias = tuple[str, str]
-"""(`user` or `group`, name)."""
+from jupyter_elastic.types.texts import count
 
 
-class Caps(Struct, frozen=True):
-    """Maximum numbers of slots, as the administrator configured them."""
+class CappedSlots(Rule):
+    """Enforce the caps; users who can't reach all hosts have one of the slots that they can reach."""
 
-    users: Mapping[str, int] = {}
-    groups: Mapping[str, int] = {}
-    """Maximum number of slots of all members of a group together."""
-    default: int | None = None
-    """Maximum for each user who is not named; None: no limit."""
+    def shows(self, state: State, jobs: list[JobView]) -> tuple[list[JobView], dict[JobId, str]]:
+        """Hide jobs beyond the limits and lower the ranges of the others."""
+        caps = _reaching(state, self.caps) if state.reached else self.caps
+        return within(jobs, caps) if caps else (jobs, {})
 
-    def __bool__(self) -> bool:
-        return self.default is not None or bool(self.users or self.groups)
-
-    def of(self, owner: str, group: str) -> dict[Entity, int]:
-        """Return the limits that a job of this owner and group counts for."""
-        user, group_limit = self.users.get(owner, self.default), self.groups.get(group) if group else None
-        limits: dict[Entity, int] = {}
-        if user is not None:
-            limits["user", owner] = user
-        if group_limit is not None:
-            limits["group", group] = group_limit
-        return limits
+    def judge(self, state: State, plan: Plan) -> str:
+        """Describe the limit that the plan exceeds."""
+        if not self.caps:
+            return ""
+        return exceeded([job_view(job) for job in state.jobs.values() if job.job in plan.sizes], plan, self.caps) or ""
 
 
-def within(jobs: Sequence[JobView], most: Caps) -> tuple[list[JobView], dict[JobId, str]]:
+def _reaching(state: State, caps: Caps) -> Caps:
+    """Return the limits, lowered for users who can't reach all hosts to the slots that they can reach."""
+    users = dict(caps.users)
+    for owner in {job.owner for job in state.jobs.values()}:
+        if (reachable := state.reachable(owner)) < inf:
+            limit = users.get(owner, caps.default)
+            users[owner] = int(reachable if limit is None else min(limit, reachable))
+    return replace(caps, users=users)
+
+
+def within(jobs: Sequence[JobView], caps: Caps) -> tuple[list[JobView], dict[JobId, str]]:
     """Return the jobs that a policy may see, the first of each entity, and the reasons why others are left out."""
     room: dict[Entity, int] = {}
     entities: dict[JobId, list[Entity]] = {}
@@ -58,7 +60,7 @@ def within(jobs: Sequence[JobView], most: Caps) -> tuple[list[JobView], dict[Job
         whose = job.owner, job.group
         limits = known.get(whose)
         if limits is None:
-            limits = known[whose] = most.of(*whose)
+            limits = known[whose] = caps.of(*whose)
             for entity, limit in limits.items():
                 room.setdefault(entity, limit)
         if not limits:
@@ -67,7 +69,7 @@ def within(jobs: Sequence[JobView], most: Caps) -> tuple[list[JobView], dict[Job
         full = [entity for entity in limits if room[entity] < need or entity in blocked]
         if full and not job.size.workers:
             unseen.add(job.job)
-            reasons[job.job] = f"{full[0][1]} may hold {_slots(limits[full[0]])} at most"
+            reasons[job.job] = f"{full[0][1]} may hold {count(limits[full[0]])} at most"
             blocked.update(full)
             continue
         entities[job.job], max_workers[job.job] = list(limits), _least(job)
@@ -112,7 +114,7 @@ def _clamped(job: JobView, workers: int | None) -> JobView:
     return replace(job, max_slots=workers, max_servers=job.min_servers)
 
 
-def exceeded(jobs: Sequence[JobView], plan: Plan, most: Caps) -> str | None:
+def exceeded(jobs: Sequence[JobView], plan: Plan, caps: Caps) -> str | None:
     """Describe the limit that a legal plan exceeds; None if none. The minimum of running jobs is never excess."""
     asked: defaultdict[Entity, int] = defaultdict(int)
     least: defaultdict[Entity, int] = defaultdict(int)
@@ -121,15 +123,11 @@ def exceeded(jobs: Sequence[JobView], plan: Plan, most: Caps) -> str | None:
         size = plan.sizes.get(job.job)
         if size is None or not size.workers:
             continue
-        for entity, limit in most.of(job.owner, job.group).items():
+        for entity, limit in caps.of(job.owner, job.group).items():
             limits[entity] = limit
             asked[entity] += size.slots
             least[entity] += _least(job) + job.min_servers if job.size.workers else 0
     for entity, slots in asked.items():
         if slots > max(limits[entity], least[entity]):
-            return f"it gives {entity[1]} {_slots(slots)}, and {entity[1]} may hold {limits[entity]}"
+            return f"it gives {entity[1]} {count(slots)}, and {entity[1]} may hold {limits[entity]}"
     return None
-
-
-def _slots(number: int) -> str:
-    return f"{number} slot{'' if number == 1 else 's'}"
