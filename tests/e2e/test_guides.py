@@ -2,44 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-
-
-def follow(guide: str, module: str, folder: Path) -> None:
-    """Write the files of a guide, and what an installation would make of its `pyproject.toml`."""
-    page = (DOCS / f"{guide}.md").read_text()
-    (folder / f"{module}.py").write_text(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0])
-    for number, test in enumerate(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[1:]):
-        (folder / f"test_{number}.py").write_text(test)
-    project = tomllib.loads(re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[0])["project"]
-    metadata = folder / f"{module}-{project['version']}.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    )
-    (metadata / "entry_points.txt").write_text(
-        "".join(
-            f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
-            for group, entries in project["entry-points"].items()
-        )
-    )
-
-
-def python(folder: Path, *arguments: str) -> str:
-    """What it prints, with the folder's packages installed."""
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=200
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+from tests.support.guides import follow, python
 
 
 @pytest.fixture(scope="module")
