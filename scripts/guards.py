@@ -48,6 +48,7 @@ LIMITS = "live/daemon/test_limits.py"
 HOSTILE = "live/daemon/test_hostile.py"
 HUB = "hub/test_service.py"
 KEYS = "live/daemon/test_registered_keys.py"
+AUTHENTICATORS = "live/daemon/test_authenticators.py"
 SOCKETS = "unit/driver/test_session_sockets.py"
 SLOTS = "live/daemon/test_slot_agent.py"
 LEFT = f"{SLOTS}::test_what_is_left_of_a_lease_is_ended_and_nobody_else_gets_in[1]"
@@ -149,15 +150,27 @@ GUARDS = (
           "            self._connections.end(_connection(parts[-1]))\n"
           "        if len(parts) != 2 or len(identity) != 5 or identity[0] != 0:\n", "        if len(parts) != 2:\n",
           f"{HOSTILE}::test_parts_and_names_of_ones_own_are_ignored"),
-    Guard("a name under another id inherits nothing", "scheduler/access/users.py",
+    Guard("a name under another id inherits nothing", "scheduler/access/authenticators.py",
           "bound is None or bound == uid", "True",
           "live/daemon/test_others.py::test_an_id_that_is_used_again_and_a_name_under_another_id_inherit_nothing"),
     Guard("a key that is struck off loses its connection", "scheduler/net/peers.py",
-          "if caller is None or name_of(caller) != peer.user:", "if False:",
+          "                if not peer.refusal:", "                if False:",
           f"{HOSTILE}::test_a_key_that_is_struck_off_loses_its_connection_and_a_bad_line_costs_itself"),
     Guard("a key that is not in the table gets in nowhere", "scheduler/net/zap.py",
-          '                caller = self._keys.caller(key.decode("ascii"))', '                caller = "ann"',
+          "if isinstance(verdict, Identity):", "if key:",
           f"{HOSTILE}::test_curve_lets_in_the_keys_of_the_table_and_nobody_else"),
+    Guard("no authenticator lifts what another has refused", "scheduler/access/authenticators.py",
+          "            if isinstance(answer, NotAllowed):\n                return answer\n", "            pass\n",
+          f"{AUTHENTICATORS}::test_by_the_guide_another_user_is_let_in_by_a_key_and_kept_out_by_name"),
+    Guard("an authenticator that fails refuses", "scheduler/access/authenticators.py",
+          "    if problem else answer", "    if False else answer",
+          f"{AUTHENTICATORS}::test_by_the_guide_another_user_is_let_in_by_a_key_and_kept_out_by_name"),
+    Guard("only an administrator's authority gives an administrator's name", "scheduler/access/authenticators.py",
+          'if rights is not None and user in self._admins and "administer" not in rights:', "if False:",
+          "unit/scheduler/test_authenticators.py::test_an_answer_that_is_no_identity_refuses[an administrator]"),
+    Guard("who is refused is answered nothing", "scheduler/daemon.py",
+          "        if peer.refusal:", "        if False:",
+          f"{AUTHENTICATORS}::test_by_the_guide_another_user_is_let_in_by_a_key_and_kept_out_by_name"),
     Guard("a process of somebody else is not served", "platform/peer.py",
           "if uid != os.getuid():", "if False:",
           "unit/platform/test_platform.py::test_a_process_of_another_user_is_not_served"),
@@ -271,7 +284,7 @@ GUARDS = (
     Guard("an agent for which a job waits stays", "agent/agent.py",
           "needed = bool(self._attempts or expect(answer, Jobs).jobs)", "needed = False",
           "live/agent/test_agent.py::test_an_agent_stays_as_long_as_a_job_of_its_user_waits"),
-    Guard("a table of keys costs no more than its bad line", "scheduler/access/auth.py",
+    Guard("a table of keys costs no more than its bad line", "scheduler/access/key_authenticators.py",
           "len(fields) != 2 or len(fields[0]) != 40", "False",
           "unit/scheduler/test_auth.py::test_a_wrong_line_is_named"),
     # what administrators alone do

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from jupyter_elastic.platform import endpoints, logs, paths, private_files, processes, systemd
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.platform.version import __version__
-from jupyter_elastic.scheduler.access.auth import Keys, Rights, user_name
+from jupyter_elastic.scheduler.access.auth import Rights, user_name
 from jupyter_elastic.scheduler.access.shares import SharesFile
 from jupyter_elastic.scheduler.config import DaemonOptions, read_options
 from jupyter_elastic.scheduler.daemon import Daemon
@@ -100,6 +100,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--group", metavar="GROUP", help="let only this UNIX group use that socket")
     parser.add_argument("--tcp", metavar="ENDPOINT", help="listen there too, encrypted: tcp://0.0.0.0:7000")
     parser.add_argument("--keys", metavar="FILE", help="who may connect by TCP: a line `public-key user` each")
+    parser.add_argument(
+        "--authenticator", action="append", metavar="NAME",
+        help="ask this one who connects (unix, keys and hub); several: all of them, each may refuse",
+    )  # fmt: skip
     parser.add_argument("--admin", action="append", metavar="USER", help="a further administrator")
     parser.add_argument("--shares", metavar="FILE", help="TOML file of groups, weights, quotas and limits")
     parser.add_argument("--hide-names", action="store_true", help="show others' jobs by their number")
@@ -143,6 +147,8 @@ def _settings(options: DaemonOptions) -> Settings:
             raise BadRequest(f"--tcp {options.tcp}: expected tcp://address:port, for example tcp://0.0.0.0:7000")
         table = Path(options.keys) if options.keys else paths.state_dir() / "keys.txt"
         curve = _curve(table, required=bool(options.keys))
+        if set(options.authenticator) == {"unix"}:
+            raise BadRequest("--tcp: nobody could connect there by the authenticator unix alone; name keys or hub too")
     socket = Path(options.socket).absolute() if options.socket else paths.socket_path()
     if len(os.fsencode(socket)) > 100:
         raise BadRequest(f"--socket {socket}: a UNIX socket's path has 100 bytes at most; choose a shorter one")
@@ -157,6 +163,8 @@ def _settings(options: DaemonOptions) -> Settings:
         group=_group(options.group) if options.group else None,
         tcp=options.tcp,
         curve=curve,
+        authenticators=tuple(options.authenticator),
+        key_table=Path(options.keys) if options.keys else None,
         policy=options.policy,
         deadline_s=options.deadline,
         warm=(WARM if options.socket or options.tcp else 0) if options.warm is None else options.warm,
@@ -203,7 +211,7 @@ def _group(name: str) -> int:
 
 
 def _curve(table: Path, *, required: bool) -> CurveKeys:
-    """Return the daemon's key pair, made once and kept, and the table of keys, which may be `required`."""
+    """Return the daemon's key pair, made once and kept; BadRequest if a `required` table of keys can't be read."""
     try:
         table.read_bytes()
     except OSError as problem:
@@ -220,7 +228,7 @@ def _curve(table: Path, *, required: bool) -> CurveKeys:
         public, secret = path.read_bytes().split()
     except ValueError:
         raise BadRequest(f"{path} is not a key pair; move it away, and a new one is made") from None
-    return CurveKeys(public=public, secret=secret, keys=Keys(table, required=required))
+    return CurveKeys(public=public, secret=secret)
 
 
 async def _serve(settings: Settings) -> None:

@@ -34,6 +34,7 @@ class DaemonOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     group: str = ""
     tcp: str = ""
     keys: str = ""
+    authenticator: tuple[str, ...] = ()
     admin: tuple[str, ...] = ()
     shares: str = ""
     keep_days: float = KEEP_S / 86_400

@@ -15,8 +15,8 @@ from math import inf
 
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import metrics, policies, requests
+from jupyter_elastic.scheduler.access import authenticators
 from jupyter_elastic.scheduler.access.shares import EQUAL
-from jupyter_elastic.scheduler.access.users import Users
 from jupyter_elastic.scheduler.access.visibility import Visibility
 from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.clock import Clock
@@ -37,6 +37,8 @@ from jupyter_elastic.scheduler.settings import Settings
 from jupyter_elastic.scheduler.timers import Timers
 from jupyter_elastic.types import (
     AnyEffect,
+    AuthenticatorContext,
+    Credentials,
     Event,
     JobId,
     JobProgressed,
@@ -91,7 +93,13 @@ class Daemon:
             Journal(settings.state_dir / "journal.sqlite"), self.shares, clock, lease_s=settings.lease_s
         )
         self.store.reply, self.store.committed, self.store.reloaded = self._reply, self._committed, self._reloaded
-        users = Users({uid: name for name, uid in self.rights.ids.items()}, bound=self._id_of)
+        context = AuthenticatorContext(
+            folder=self.pool,
+            key_table=str(settings.key_table or settings.state_dir / "keys.txt"),
+            key_table_required=settings.key_table is not None,
+            uid_of=self._id_of,
+            registered=self._registered,
+        )
         self.transport = Transport(
             self._take,
             self._commit,
@@ -100,10 +108,12 @@ class Daemon:
             is_admin=self.rights.is_admin,
             is_barred=self._allowances.overdrawn,
             admit=None if settings.limits.asks_per_s == inf else self._admit,
-            users=users,
+            authenticators=authenticators.Authenticators(
+                authenticators.make(settings.authenticators, context),
+                self.rights.admins,
+                {uid: name for name, uid in self.rights.ids.items()},
+            ),
         )
-        if settings.curve is not None:
-            settings.curve.keys.registered = self._registered
         self.usage = UsageQuery(self.store.journal)
         self.audit = AuditQuery(self.store.journal)
         self.past = HistoryQuery(self.store.journal)
@@ -211,7 +221,7 @@ class Daemon:
     def _id_of(self, name: str) -> int | None:
         """Return the UNIX id that this name belongs to; None if to none yet."""
         state = self.store.core.state
-        if any(key.user == name for key in state.registered.values()):
+        if any(key.user == name for key in tuple(state.registered.values())):  # a copy: other threads ask
             return self.rights.ids.get(name, GUEST)
         return self.rights.ids.get(name, state.ids.get(name))
 
@@ -309,6 +319,9 @@ class Daemon:
             text = too_many_connections(peer.user, self.limits, self.rights.admins)
             self._put(context, wire.Refused(code=TooMuch.code, message=text), "connection")
             return
+        if peer.refusal:
+            self._put(context, wire.Refused(code=NotAllowed.code, message=peer.refusal), "connection")
+            return
         answer: requests.Answer
         try:
             answer = requests.answer(request.ask, self, context)
@@ -367,7 +380,7 @@ class Daemon:
         self.subscriptions.publish(events)
         self._counted.take(events, self.store.core.state)
         if keys := {event.data.key for event in events if isinstance(event.data, KeyRegistered | KeyRevoked)}:
-            self.transport.peers.judge_again(keys)
+            self.transport.peers.judge_again({Credentials(key=key) for key in keys})
         self.agents.execute(effects)
         if events:
             self._timers.set_alarm()

@@ -37,6 +37,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """UNIX group that may connect; None: all users."""
     tcp: str = ""
     curve: CurveKeys | None = None
+    authenticators: tuple[str, ...] = ()
+    """Names of the authenticators that are asked, in this order; empty: those of this package."""
+    key_table: Path | None = None
+    """Table of keys, which must be there; None: `keys.txt` in the pool's folder, if it is there."""
     policy: str = ""
     """Policy to switch to at the start; empty: the last one."""
     deadline_s: float = DEADLINE_S

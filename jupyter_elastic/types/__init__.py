@@ -38,6 +38,7 @@ from jupyter_elastic.types.events import (
     WorkerDied,
     WorkerReplaced,
 )
+from jupyter_elastic.types.identity import Authenticator, AuthenticatorContext, Credentials, Identity
 from jupyter_elastic.types.policy import HostView, JobView, Plan, Policy, Profile, Speed, Turn, View
 from jupyter_elastic.types.screens import (
     HostInfo,

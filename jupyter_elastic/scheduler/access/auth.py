@@ -7,25 +7,21 @@ control their own jobs.
 
 from __future__ import annotations
 
-import logging
 import os
 import pwd
 import re
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from jupyter_elastic.scheduler.access.shares import INTERACTIVE_S, SESSION_S, Terms
-from jupyter_elastic.types import SCOPE, JobId, JobSpec, KeyRegistered, Right
+from jupyter_elastic.types import SCOPE, Identity, JobId, JobSpec, Right
 from jupyter_elastic.types.errors import NotAllowed
-
-log = logging.getLogger(__name__)
 
 _PEER = re.compile(r"[^:]*:(\d{1,10}):(\d{1,10}):(\d{1,10})")
 
 
 class Guest(NamedTuple):
-    """A user who connected by a registered key, with the rights of that key, whatever the name's rights are."""
+    """A user whose identity has rights of its own, such as those of a registered key, whatever the name's are."""
 
     user: str
     rights: tuple[Right, ...]
@@ -38,6 +34,11 @@ Caller: TypeAlias = str | Guest
 def name_of(caller: Caller) -> str:
     """Return the user's name."""
     return caller if isinstance(caller, str) else caller.user
+
+
+def caller_of(identity: Identity) -> Caller:
+    """Return the caller that has this identity: a guest unless the name's own rights count."""
+    return identity.user if identity.rights is None else Guest(identity.user, identity.rights)
 
 
 class Rights:
@@ -210,73 +211,3 @@ def uid_of(name: str) -> int | None:
         return pwd.getpwnam(name).pw_uid
     except KeyError:
         return None
-
-
-class Keys:
-    """CURVE public keys that may connect over TCP: registered ones, and those of an administrator's table.
-
-    A line of the table is `key user`; `# ` begins a comment. The table has precedence over registrations, and is read
-    again when the file changes, so that a key can be added or removed while the daemon runs. A malformed line is
-    skipped and logged.
-    """
-
-    def __init__(self, path: Path, *, required: bool = True) -> None:
-        """With `required` a missing table is an error, and logged."""
-        self.path = path
-        self.registered: Callable[[str], KeyRegistered | None] = lambda _key: None
-        """Returns the present registration of a key."""
-        self._required = required
-        self._stamp: tuple[int, int] | None = None
-        self._users: dict[str, str] = {}
-        self._problems: frozenset[str] = frozenset()
-
-    def caller(self, key: str) -> Caller | None:
-        """Return the user of a Z85 key; None if unknown. Never raises: a handshake calls it."""
-        self.read_again()
-        user = self._users.get(key)
-        found = self.registered(key) if user is None else None
-        return user if found is None else Guest(found.user, found.rights)
-
-    def groups(self, key: str) -> tuple[str, ...]:
-        """Return the groups of a registered key's user, as the registrar named them."""
-        found = self.registered(key)
-        return () if found is None or key in self._users else found.groups
-
-    def read_again(self) -> bool:
-        """Read the file if it has changed; True if it had."""
-        try:
-            info = self.path.stat()
-            stamp = (info.st_mtime_ns, info.st_size)
-            if stamp == self._stamp:
-                return False
-            text = self.path.read_text(encoding="utf-8", errors="replace")
-        except OSError as problem:  # closed while it can't be read
-            if isinstance(problem, FileNotFoundError) and not self._required and self._stamp is None:
-                return False
-            self._take({}, [f"{self.path} can't be read, and lets nobody in ({problem})"])
-            changed, self._stamp = self._stamp is not None, None
-            return changed
-        self._take(*parse_keys(text, str(self.path)))
-        self._stamp = stamp
-        return True
-
-    def _take(self, users: dict[str, str], problems: list[str]) -> None:
-        for problem in problems:
-            if problem not in self._problems:
-                log.warning("%s", problem)
-        self._users, self._problems = users, frozenset(problems)
-
-
-def parse_keys(text: str, where: str = "the table of keys") -> tuple[dict[str, str], list[str]]:
-    """Return (user by key, problems of lines that aren't `key user`)."""
-    users: dict[str, str] = {}
-    problems = []
-    for number, line in enumerate(text.splitlines(), 1):
-        fields = line.split()
-        if not fields or fields[0] == "#":  # a key may begin with `#` itself, but never stands alone
-            continue
-        if len(fields) != 2 or len(fields[0]) != 40:
-            problems.append(f"{where}, line {number}: expected a public key of 40 characters, a space and a user name")
-        else:
-            users[fields[0]] = fields[1]
-    return users, problems

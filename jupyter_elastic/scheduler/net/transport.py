@@ -1,7 +1,7 @@
 """Serve the daemon's sockets: receive frames, send answers. No input is trusted.
 
-On a UNIX socket (`ipc://`) the kernel tells which user is at the other end; on an optional TCP socket with CURVE a
-table of public keys does (`peers`, `zap`). Frames are passed on one by one, with a call after the last one received,
+On a UNIX socket (`ipc://`) the kernel tells which user is at the other end; on an optional TCP socket CURVE proves
+which public key is (`peers`, `zap`). Frames are passed on one by one, with a call after the last one received,
 so that one fdatasync serves them all. A peer that does not read gets a bounded queue and delays nobody.
 Knows ZeroMQ and asyncio; must not know what a frame means.
 """
@@ -20,12 +20,12 @@ from typing import Literal, NamedTuple
 import zmq
 
 from jupyter_elastic.protocol.wire import MAX_FRAME
-from jupyter_elastic.scheduler.access.auth import Keys
-from jupyter_elastic.scheduler.access.users import Users
+from jupyter_elastic.scheduler.access.authenticators import Authenticators, make
 from jupyter_elastic.scheduler.net.connections import Connections
 from jupyter_elastic.scheduler.net.fair_queue import FairQueue
 from jupyter_elastic.scheduler.net.peers import Peer, Peers
 from jupyter_elastic.scheduler.net.zap import ZapHandler
+from jupyter_elastic.types import AuthenticatorContext
 
 BATCH = 512
 """Maximum number of frames received, and answered, at once."""
@@ -41,11 +41,10 @@ Sent = Literal["sent", "queued", "gone"]
 
 
 class CurveKeys(NamedTuple):
-    """Configuration of a CURVE socket: the daemon's key pair (Z85) and the table of keys that may connect."""
+    """The daemon's key pair for a CURVE socket (Z85)."""
 
     public: bytes
     secret: bytes
-    keys: Keys
 
 
 class Transport:
@@ -59,7 +58,7 @@ class Transport:
         *,
         connections_by_user: float = inf,
         is_admin: Callable[[str], bool] = lambda _user: True,
-        users: Users | None = None,
+        authenticators: Authenticators | None = None,
         is_barred: Callable[[str], bool] = lambda _user: False,
         admit: Callable[[Peer, memoryview], bool] | None = None,
     ) -> None:
@@ -67,18 +66,20 @@ class Transport:
         self._take = take
         self._rest = rest
         self._monotonic = monotonic
-        users = users or Users()
+        self._authenticators = authenticators or Authenticators(make(["unix"], AuthenticatorContext()))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.connections = Connections(
             self._context,
             monotonic,
             by_user=connections_by_user,
             is_admin=is_admin,
-            name_of=users.known,
+            name_of=self._authenticators.known,
             is_barred=is_barred,
             left=self._left,
         )
-        self.peers = Peers(users, self.connections, monotonic, hear=self._hear, wake=self._pump_soon, end=self._end)
+        self.peers = Peers(
+            self._authenticators, self.connections, monotonic, hear=self._hear, wake=self._pump_soon, end=self._end
+        )
         self.forgotten: Callable[[Peer], None] = lambda _peer: None
         """Called with each peer that is gone."""
         self._admit = admit
@@ -102,9 +103,8 @@ class Transport:
         return f"ipc://{path}"
 
     def listen_tcp(self, endpoint: str, curve: CurveKeys) -> str:
-        """Listen on TCP with CURVE, and return the endpoint with its real port. Only keys of the table are admitted."""
-        self._zap = ZapHandler(self._context, curve.keys)
-        self.peers.keys = curve.keys
+        """Listen on TCP with CURVE, and return the endpoint with its real port."""
+        self._zap = ZapHandler(self._context, self._authenticators)
         socket = self._socket()
         self._sockets[socket] = True
         socket.curve_server = 1
@@ -122,8 +122,8 @@ class Transport:
             self._loop.add_reader(_descriptor(monitor), self._look)
         self._look()
         if self._zap is not None:
-            self._loop.add_reader(_descriptor(self._zap.socket), self._answer_zap)
-            self._answer_zap()
+            self._loop.add_reader(_descriptor(self._zap.socket), self._zap.answer_all)
+            self._zap.answer_all()
         self._pump_soon()
 
     def close(self) -> None:
@@ -282,10 +282,6 @@ class Transport:
         finally:
             self._pump_soon()  # sending, even in vain, may swallow the signal of a frame that has come meanwhile
         return "sent"
-
-    def _answer_zap(self) -> None:
-        while self._zap is not None and _readable(self._zap.socket):
-            self._zap.answer()
 
 
 def _next_message(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:

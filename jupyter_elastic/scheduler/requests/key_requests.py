@@ -21,6 +21,8 @@ def _register_key(ask: wire.RegisterKey, api: DaemonApi, context: Context) -> An
     curve = api.settings.curve
     if curve is None:
         raise BadRequest("this pool has no address for keys: start its daemon with --tcp tcp://0.0.0.0:7000")
+    if api.settings.authenticators and "hub" not in api.settings.authenticators:
+        raise BadRequest("this pool admits no registered keys: its daemon was started without --authenticator hub")
     user = _name_in_pool(ask.user, ask.kind)
     api.rights.register_keys(context.peer.caller, user, ask.rights)
     if any(map(has_control, ask.groups)):

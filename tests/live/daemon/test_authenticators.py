@@ -34,7 +34,6 @@ client.close()
 """
 
 
-@pytest.mark.xfail(strict=True, reason="the daemon has no authenticators of other packages")
 @needs_root
 def test_by_the_guide_another_user_is_let_in_by_a_key_and_kept_out_by_name(pool, open_folder, tmp_path, spec) -> None:
     with other_user() as other:

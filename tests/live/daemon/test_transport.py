@@ -14,10 +14,11 @@ from pathlib import Path
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from jupyter_elastic.scheduler.access.users import Users
+from jupyter_elastic.scheduler.access.authenticators import Authenticators, UnixUsers
 from jupyter_elastic.scheduler.net.connections import SILENT_S
 from jupyter_elastic.scheduler.net.peers import NAMES_S, Peer
 from jupyter_elastic.scheduler.net.transport import Transport
+from jupyter_elastic.types import AuthenticatorContext
 
 
 def test_a_frame_sent_in_vain_hides_no_frame_that_has_come(tmp_path: Path) -> None:
@@ -103,7 +104,13 @@ def test_a_slow_directory_service_holds_up_nobody_but_whom_it_is_asked_for(tmp_p
             lambda peer, frame: frames.put_nowait((peer.user, bytes(frame))),
             lambda: None,
             time.monotonic,
-            users=Users(look_up=look_up, bound={"ann": os.getuid(), "bob": os.getuid() + 1}.get),
+            authenticators=Authenticators(
+                {
+                    "unix": UnixUsers(
+                        AuthenticatorContext(uid_of={"ann": os.getuid(), "bob": os.getuid() + 1}.get), look_up
+                    )
+                }
+            ),
         )
         endpoint = transport.listen_unix(str(tmp_path / "socket"))
         transport.start()
@@ -137,7 +144,7 @@ def test_an_id_under_another_name_loses_its_connection_and_an_unreachable_direct
             lambda peer, _frame: users.put_nowait(peer),
             lambda: None,
             lambda: clock[0],
-            users=Users(look_up=lambda _uid: names[0]),
+            authenticators=Authenticators({"unix": UnixUsers(AuthenticatorContext(), lambda _uid: names[0])}),
         )
         endpoint = transport.listen_unix(str(tmp_path / "socket"))
         transport.start()

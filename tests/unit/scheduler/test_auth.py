@@ -10,14 +10,15 @@ import pytest
 import zmq
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.access.auth import Guest, Keys, Rights, parse_keys, uid_of, uid_of_peer, user_name
+from jupyter_elastic.scheduler.access.auth import Guest, Rights, uid_of, uid_of_peer, user_name
+from jupyter_elastic.scheduler.access.key_authenticators import KeyTable, RegisteredKeys, parse_keys
 from jupyter_elastic.scheduler.access.shares import INTERACTIVE_S, SESSION_S, Terms
 from jupyter_elastic.scheduler.clock import Clock
 from jupyter_elastic.scheduler.daemon import Daemon
 from jupyter_elastic.scheduler.net.transport import CurveKeys
 from jupyter_elastic.scheduler.settings import Settings
 from jupyter_elastic.scheduler.slots import slot_sources
-from jupyter_elastic.types import AdmitKey, JobSpec
+from jupyter_elastic.types import AdmitKey, AuthenticatorContext, Credentials, Identity, JobSpec
 from jupyter_elastic.types.errors import NotAllowed
 
 
@@ -147,24 +148,29 @@ def test_the_table_of_keys_is_read_again_and_a_bad_line_costs_itself(
 ) -> None:
     one, two = (zmq.curve_keypair()[0].decode() for _ in range(2))
     table = tmp_path / "keys"
-    keys = Keys(table)
-    assert keys.caller(one) is None
+    keys = KeyTable(AuthenticatorContext(key_table=str(table), key_table_required=True))
+
+    def user(key: str) -> str | None:
+        found = keys.caller(Credentials(key=key))
+        return None if found is None else found.user
+
+    assert user(one) is None
     table.write_text(f"# a comment\n{one} ann\n")
-    assert (keys.caller(one), keys.caller(two)) == ("ann", None)
+    assert (user(one), user(two)) == ("ann", None)
     table.write_text(f"# a comment\n{one} ann\n{two} bob\n")
-    assert keys.caller(two) == "bob"
+    assert user(two) == "bob"
     for more in ("", "# again\n"):
         table.write_text(f"{one} ann and others\n{more}{two} bob\n")
-        assert (keys.caller(one), keys.caller(two)) == (None, "bob")
+        assert (user(one), user(two)) == (None, "bob")
     assert [record.getMessage() for record in caplog.records if "line 1: expected a public key" in record.message] == [
         f"{table}, line 1: expected a public key of 40 characters, a space and a user name"
     ], "said once"
     table.write_bytes(f"{two} bob\n".encode() + b"\xff\xfe\n")
-    assert (keys.caller(one), keys.caller(two)) == (None, "bob")
+    assert (user(one), user(two)) == (None, "bob")
     table.write_text(f"{two} bob\n")
-    assert keys.caller(two) == "bob"
+    assert user(two) == "bob"
     table.unlink()
-    assert keys.caller(two) is None
+    assert user(two) is None
 
 
 def test_a_wrong_line_is_named() -> None:
@@ -190,20 +196,21 @@ def test_a_registered_key_is_known_no_longer_than_its_term(tmp_path: Path) -> No
     """Also while nothing can be written, not even that its term is over."""
     now = [1_000_000.0]
     public, secret = zmq.curve_keypair()
-    keys = Keys(tmp_path / "keys.txt", required=False)
     settings = Settings(
         state_dir=tmp_path, socket=tmp_path / "s", source=slot_sources.source(slots=1), rights=Rights(),
-        tcp="tcp://127.0.0.1:0", curve=CurveKeys(public, secret, keys),
+        tcp="tcp://127.0.0.1:0", curve=CurveKeys(public, secret),
     )  # fmt: skip
     daemon = Daemon(settings, Clock(lambda: now[0], lambda: now[0]))
     key = zmq.curve_keypair()[0].decode()
 
+    keys = RegisteredKeys(AuthenticatorContext(registered=daemon._registered))
+
     def look() -> None:
         daemon.store.command(AdmitKey(**daemon.store.stamp(), key=key, user="ada", rights=("submit",), term_s=60.0))
         now[0] += 59.0
-        assert keys.caller(key) == Guest("ada", ("submit",))
+        assert keys.caller(Credentials(key=key)) == Identity("ada", ("submit",))
         now[0] += 2.0
-        assert keys.caller(key) is None
+        assert keys.caller(Credentials(key=key)) is None
         daemon.stop()
 
     asyncio.run(daemon.run(look))
