@@ -50,6 +50,18 @@ def same_policy(pool: Pool) -> Iterator[None]:
     pool.client.ask(wire.SwitchPolicy(name=before))
 
 
+@pytest.mark.xfail(strict=True, reason="no screen says that the journal is closed")
+def test_above_all_stands_that_the_pool_takes_no_jobs(panel: Locator, pool: Pool) -> None:
+    panel.page.set_viewport_size({"width": 400, "height": 900})
+    with pool.closed_journal():
+        expect(panel.locator(".je-pool > *").first).to_contain_text("The pool takes no jobs", timeout=10_000)
+        banner = panel.get_by_role("alert")
+        expect(banner).to_contain_text("Free some space and try again")
+        assert banner.evaluate("element => element.scrollWidth <= element.clientWidth"), "a long path is broken"
+        panel.book.pictures("panel-closed-journal")  # type: ignore[attr-defined]
+    expect(banner).to_have_count(0)
+
+
 def test_who_holds_what_and_who_waits(panel: Locator, pool: Pool) -> None:
     first = pool.submit(WAITS, slots=2, name="holds both")
     second = pool.submit(WAITS, slots=1, name="<i>waits</i>")

@@ -14,13 +14,14 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,7 +35,7 @@ from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.jobfiles.payload import create_job_folder
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.platform import endpoints, paths, private_files, processes
-from jupyter_elastic.protocol.wire import CancelJob, ListJobs, Ping
+from jupyter_elastic.protocol.wire import CancelJob, ListJobs, Ping, ReadProblem
 from jupyter_elastic.types import (
     ENDED,
     Event,
@@ -44,7 +45,7 @@ from jupyter_elastic.types import (
     JobRunning,
     JobSpec,
 )
-from jupyter_elastic.types.errors import ElasticError
+from jupyter_elastic.types.errors import ElasticError, JournalError
 from tests.support.invariants import no_slot_is_leased_twice
 
 LIMIT_S = 60.0
@@ -147,6 +148,22 @@ class Pool:
         assert self.agent is not None
         self.agent.send_signal(how)
         self.agent.wait(LIMIT_S)
+
+    @contextlib.contextmanager
+    def closed_journal(self) -> Iterator[None]:
+        """A time in which the daemon's files can't grow, as on a full disk; it begins when the daemon has noticed."""
+        assert self.daemon is not None
+        size = (self.folder / "journal.sqlite-wal").stat().st_size
+        _, limit = before = resource.prlimit(self.daemon.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(self.daemon.pid, resource.RLIMIT_FSIZE, (size, limit))
+        try:
+            while not self.client.ask(ReadProblem()).text:
+                with contextlib.suppress(JournalError):
+                    self.cancel(self.submit("1"))
+            yield
+        finally:
+            resource.prlimit(self.daemon.pid, resource.RLIMIT_FSIZE, before)
+        self.until(lambda: not self.client.ask(ReadProblem()).text, "the journal is written again")
 
     def mend(self) -> None:
         """Start what was killed and end every job."""

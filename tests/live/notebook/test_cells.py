@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import resource
 import signal
 import time
 from pathlib import Path
@@ -12,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import StopRequested
-from jupyter_elastic.types.errors import JournalError
 from tests.live.notebook.conftest import Notebook
 from tests.support.pool import Pool
 
@@ -243,19 +239,9 @@ def test_the_line_magic_shows_the_pool(notebook: Notebook) -> None:
 
 
 def test_above_the_live_pool_stands_what_keeps_it_from_taking_jobs(notebook: Notebook) -> None:
-    pool = notebook.pool
-    assert pool.daemon is not None
-    written = (pool.folder / "journal.sqlite-wal").stat().st_size
-    resource.prlimit(pool.daemon.pid, resource.RLIMIT_FSIZE, (written, resource.RLIM_INFINITY))
-    try:
-        while not pool.client.ask(wire.ReadProblem()).text:
-            with contextlib.suppress(JournalError):
-                pool.cancel(pool.submit("1"))
+    with notebook.pool.closed_journal():
         request = notebook.start("%elastic", widgets=True)
         assert "can't be written" in notebook.finish(request).printed
-    finally:
-        resource.prlimit(pool.daemon.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    pool.until(lambda: not pool.client.ask(wire.ReadProblem()).text, "the journal is written again")
     assert "attention" not in notebook.finish(notebook.start("%elastic", widgets=True)).printed
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import msgspec
+import pytest
 from rich.console import Console
 
 from jupyter_elastic.types import JobInfo, JobSpec, SlotInfo
@@ -62,6 +63,16 @@ def test_a_long_queue_is_cut() -> None:
 
 def test_an_empty_pool_is_shown_too() -> None:
     assert "no jobs" in drawn(PoolModel())
+
+
+@pytest.mark.xfail(strict=True, reason="no screen says that the journal is closed")
+def test_what_keeps_the_pool_from_taking_jobs_stands_before_the_maintenance() -> None:
+    model = PoolModel(seq=1, jobs=[info(1)], user="bob", maintenance="maintenance by ada")
+    model.problem = "the journal /a\x1b[2J/j can't be written (disk full): Free some space and try again"
+    lines = drawn(model, width=300).splitlines()
+    assert lines[0].startswith(r"The pool takes no jobs and no changes now: the journal /a\u001b[2J/j can't be written")
+    assert lines[0].rstrip().endswith("Free some space and try again. Running jobs go on.")
+    assert lines[1].startswith("maintenance by ada")
 
 
 def test_maintenance_stands_first_and_its_reason_commands_no_terminal() -> None:
