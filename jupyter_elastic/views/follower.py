@@ -224,6 +224,8 @@ class PoolFollower:
     def screen(self, offset: int, limit: int | None) -> PoolScreen:
         """Return the pool's page for a viewer."""
         self._polled_at = self._clock()
+        if not self.up:
+            self.pool.problem = ""  # that of the last answer may be over
         return self.pool.screen(time.time(), limit=limit, offset=offset)
 
     def status(self) -> PoolStatus:
@@ -326,7 +328,11 @@ class PoolFollower:
             user=welcome.user,
             administers=welcome.administers,
             maintenance=next((one.text for one in hosts.drains if not one.target), ""),
+            problem=await self._read_problem(),
         )
+
+    async def _read_problem(self) -> str:
+        return expect(await self.ask(wire.ReadProblem()), wire.Problem).text
 
     async def _follow_job(self, job: FollowedJob) -> None:
         """Fold the job's events until its end and the end of its session's retention; outlast a daemon's absence."""
@@ -367,7 +373,7 @@ class PoolFollower:
         self.changed()
 
     async def _watch(self) -> None:
-        """Notice that the daemon is away or back; forget jobs without viewers; request why queued jobs wait."""
+        """Notice that the daemon is away or back, or takes no jobs; forget jobs without viewers; ask why jobs wait."""
         was_up = False
         while True:
             await asyncio.sleep(RETRY_S)
@@ -376,6 +382,11 @@ class PoolFollower:
             if self.up != was_up:
                 was_up = self.up
                 self.changed()
+            if self.up and self._clock() - self._polled_at < POLLED_S:
+                with contextlib.suppress(ElasticError):  # no event says it: events are in the journal
+                    before, self.pool.problem = self.pool.problem, await self._read_problem()
+                    if self.pool.problem != before:
+                        self.changed()
             for job in list(self.jobs.values()):
                 if self._clock() - job.polled_at > KEEP_S:
                     del self.jobs[job.number]

@@ -65,6 +65,7 @@ class PoolModel:
         user: str = "",
         administers: bool = False,
         maintenance: str = "",
+        problem: str = "",
     ) -> None:
         self.seq = seq
         self.jobs: dict[JobId, JobInfo] = {}
@@ -77,6 +78,8 @@ class PoolModel:
         self.policy, self.policy_options = policy, policy_options or {}
         self.kind, self.user = kind, user
         self.administers = administers
+        self.problem = problem
+        """Reason why the journal can't be written, set by its caller; empty while it can."""
         self.maintenance = maintenance
         """Text on who put the pool into maintenance, and why; empty without maintenance."""
         self.forecasts: dict[JobId, tuple[float, float]] = {}
@@ -278,6 +281,7 @@ class PoolModel:
             at=now,
             kind=self.kind,
             user=self.user,
+            problem=_NO_JOBS.format(visible(self.problem)) if self.problem else "",
             maintenance=self.maintenance,
             policy=self.policy,
             policy_options=self.policy_options,
@@ -385,6 +389,7 @@ class PoolModel:
         return used
 
 
+_NO_JOBS = "The pool takes no jobs and no changes now: {}. Running jobs go on."
 _LATER = (math.inf, math.inf)
 _ENDS = {"cancel": "cancelled", "preempt": "paused", "time limit": "stopped at its time limit"}
 

@@ -140,6 +140,8 @@ class PoolScreen(Struct, frozen=True, kw_only=True):
     kind: str
     """`gpu`, or `cpu` if slots are CPU cores."""
     user: str
+    problem: str
+    """Text on why the pool takes no jobs now, and what to do; empty while it takes jobs."""
     maintenance: str
     """Text on who put the pool into maintenance, and why; empty without maintenance."""
     policy: str

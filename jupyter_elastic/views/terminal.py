@@ -26,6 +26,8 @@ def picture(screen: PoolScreen, *, down_since: float | None = None, rows: int = 
     if down_since is not None:
         since = time.strftime("%H:%M:%S", time.localtime(down_since))
         parts.append(Text(f"The pool has not answered since {since}. Jobs go on.", style="bold red"))
+    if screen.problem:
+        parts.append(Text(screen.problem, style="bold red"))
     if screen.maintenance:
         parts.append(Text(visible(screen.maintenance), style="bold yellow"))
     parts += [_head(screen), *(_host(host, colours, screen.at) for host in screen.hosts), _title("jobs")]

@@ -50,7 +50,6 @@ def same_policy(pool: Pool) -> Iterator[None]:
     pool.client.ask(wire.SwitchPolicy(name=before))
 
 
-@pytest.mark.xfail(strict=True, reason="no screen says that the journal is closed")
 def test_above_all_stands_that_the_pool_takes_no_jobs(panel: Locator, pool: Pool) -> None:
     panel.page.set_viewport_size({"width": 400, "height": 900})
     with pool.closed_journal():

@@ -17,7 +17,6 @@ import websocket
 from tests.support.lab import Lab, clean_environment
 from tests.support.pool import Pool
 
-TODAY = pytest.mark.xfail(strict=True, raises=KeyError, reason="no screen says that the journal is closed")
 WAITS = "import time\nprint('here', flush=True)\ntime.sleep(600)\n"
 
 
@@ -130,7 +129,6 @@ def test_the_page_of_a_job_that_is_over_is_sent_once(server: Lab, pool: Pool) ->
     pool.cancel(runs)
 
 
-@TODAY
 def test_a_pool_that_writes_nothing_says_so_and_says_when_that_is_over(server: Lab, pool: Pool) -> None:
     top = [sys.executable, "-P", "-m", "jupyter_elastic.cli", "top", "--once"]
     with socket(server, "screens") as connection:
@@ -151,7 +149,6 @@ def test_a_pool_that_writes_nothing_says_so_and_says_when_that_is_over(server: L
         assert "takes no jobs" not in said
 
 
-@TODAY
 def test_a_daemon_that_begins_anew_no_longer_has_the_problem_of_the_one_before(server: Lab, pool: Pool) -> None:
     with socket(server, "screens") as connection:
         connection.send(json.dumps({"pool": [0, 50]}))

@@ -258,6 +258,8 @@ def test_status_and_jobs_say_to_everybody_that_the_journal_can_not_be_written(po
             assert code == 0, errors
             assert "attention: " in said
             assert "can't be written" in said.replace("\n", " ")
+        _, said, _ = other.elastic("top", "--once", more=there)
+        assert said.startswith("The pool takes no jobs")
         _, said, _ = other.elastic("status", "--json", more=there)
         assert "can't be written" in json.loads(said)["problem"]
         free_disk(pool)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 
 import msgspec
-import pytest
 from rich.console import Console
 
 from jupyter_elastic.types import JobInfo, JobSpec, SlotInfo
@@ -65,7 +64,6 @@ def test_an_empty_pool_is_shown_too() -> None:
     assert "no jobs" in drawn(PoolModel())
 
 
-@pytest.mark.xfail(strict=True, reason="no screen says that the journal is closed")
 def test_what_keeps_the_pool_from_taking_jobs_stands_before_the_maintenance() -> None:
     model = PoolModel(seq=1, jobs=[info(1)], user="bob", maintenance="maintenance by ada")
     model.problem = "the journal /a\x1b[2J/j can't be written (disk full): Free some space and try again"

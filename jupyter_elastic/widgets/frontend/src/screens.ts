@@ -118,6 +118,8 @@ export interface PoolScreen {
   /** `gpu`, or `cpu` if slots are CPU cores. */
   kind: string;
   user: string;
+  /** Text on why the pool takes no jobs now, and what to do; empty while it takes jobs. */
+  problem?: string;
   /** Text on who put the pool into maintenance, and why; empty without maintenance. */
   maintenance: string;
   policy: string;

@@ -296,6 +296,11 @@ export function PoolView(props: {
           The pool has not answered since {clock(props.down)}. Jobs go on; this page reconnects by itself.
         </p>
       )}
+      {screen.problem && (
+        <p class="je-banner je-error" role="alert">
+          {screen.problem}
+        </p>
+      )}
       {screen.maintenance && (
         <p class="je-banner" role="status">
           {screen.maintenance}
