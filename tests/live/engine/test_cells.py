@@ -368,3 +368,19 @@ async def test_a_file_of_objects_names_the_class_of_the_notebook_that_was_not_se
         assert (await through(bench, "h:0")).outcome == "failed"
         assert "`Net` of the notebook was not sent" in error(folder)["traceback"]
         assert "--in Net" in bench.text(0, "stderr")
+
+
+@pytest.mark.xfail(strict=True, reason="the reading of a cell's text travels in the payload")
+@asynchronous
+@pytest.mark.parametrize(("read", "elastic"), [(True, None), (False, False)])
+async def test_the_driver_believes_the_reading_in_the_payload(
+    folder: Path, *, read: bool, elastic: bool | None
+) -> None:
+    from jupyter_elastic.jobfiles.cell_hints import CellText
+
+    cell = CellText(elastic=True, forms_groups=True) if read else CellText()
+    source = "print(1)" if read else "def train():\n    import horovod.torch as hvd\n    hvd.elastic.run(train)\n"
+    async with Bench(Horovod, folder, source, cell=cell) as bench:
+        await bench.launch("h:0")
+        assert (await bench.running()).elastic is elastic
+        assert (await bench.ended()).outcome == "completed"
