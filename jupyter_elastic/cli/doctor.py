@@ -28,7 +28,7 @@ from jupyter_elastic.cli.admin_commands import drained
 from jupyter_elastic.cli.commands import print_json
 from jupyter_elastic.client import Client, services
 from jupyter_elastic.client.open_requests import expect
-from jupyter_elastic.driver.engine import Engine, Finding
+from jupyter_elastic.driver.engine import Engine, Finding, completed
 from jupyter_elastic.forkserver import parents
 from jupyter_elastic.jobfiles import captures
 from jupyter_elastic.jobfiles.payload import Payload
@@ -205,7 +205,7 @@ def _engines() -> list[type[Engine]]:
     found = []
     for entries in entry_points.installed(entry_points.ENGINES).values():
         with contextlib.suppress(EngineError):
-            found.append(entry_points.load(entries))
+            found.append(completed(entry_points.load(entries)))
     return found
 
 
@@ -213,17 +213,18 @@ def examine(show: Callable[[Finding], object], *, hosts: bool = False) -> list[F
     """Run every check, and those of the engines, at once; `show` each finding as it is known. Return them in order."""
     with ThreadPoolExecutor(32) as threads:
         checks = [threads.submit(_finding, check) for check in CHECKS]
-        checks += [threads.submit(_finding, engine.examine) for engine in _engines() if hasattr(engine, "examine")]
+        checks += [threads.submit(_finding, engine.examine) for engine in _engines()]
         for check in as_completed(checks):
-            show(check.result())
-    found = [check.result() for check in checks]
+            if (finding := check.result()) is not None:
+                show(finding)
+    found = [finding for check in checks if (finding := check.result()) is not None]
     for finding in host_commands.examine() if hosts else []:
         show(finding)
         found.append(finding)
     return found
 
 
-def _finding(check: Callable[[], Finding]) -> Finding:
+def _finding(check: Callable[[], Finding | None]) -> Finding | None:
     """Return the check's finding. A check that breaks is itself a finding."""
     try:
         return check()

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from jupyter_elastic.driver.agent_connections import AgentConnections
 from jupyter_elastic.driver.agent_watchdog import AgentWatchdog
-from jupyter_elastic.driver.engine import AttemptContext, Engine
+from jupyter_elastic.driver.engine import AttemptContext, Engine, completed
 from jupyter_elastic.driver.lease import COMMIT_S, TERM_S, AttemptLease
 from jupyter_elastic.driver.orders import Orders, ended_by
 from jupyter_elastic.driver.records import Records
@@ -88,7 +88,7 @@ def load_engine(name: str) -> type[Engine]:
 
 def _check_servers(engine: Engine, servers: int) -> None:
     """Raise EngineError if an engine is given parameter servers but can't have any, or needs them and has none."""
-    takes = getattr(engine, "takes_servers", False)
+    takes = engine.capabilities.takes_servers
     if servers and not takes:
         raise EngineError(f"the engine {engine.name!r} has no parameter servers; leave --servers out")
     if takes and not servers:
@@ -159,8 +159,8 @@ class Driver:
             self.folder.job_folder,
             self._pids,
             lambda: self.orders.devices,
-            self._waits,
-            remote_usage=self._remote_usage,
+            lambda: self._engine.waits() if self._engine is not None else "",
+            remote_usage=lambda: self._engine.remote_usage() if self._engine is not None else RemoteUsage(),
         )
         work = (self._run_engine(), self._records.keep_processes(), sampler.run(), self._agent_watchdog.run())
         tasks = [asyncio.create_task(one) for one in work]
@@ -178,7 +178,7 @@ class Driver:
         """Launch, then give the engine one order after the other."""
         launch, stopped = self.launch, ""
         try:
-            self._engine = load_engine(launch.spec.engine)(self._context(), self.report)
+            self._engine = completed(load_engine(launch.spec.engine))(self._context(), self.report)
             _check_servers(self._engine, launch.servers)
             await self._give(self._engine.launch, launch)
             while True:
@@ -288,13 +288,6 @@ class Driver:
             log.exception("the engine doesn't know its processes")
             return self._records.recorded or []
 
-    def _waits(self) -> str:
-        return str(getattr(self._engine, "waits", str)())  # no engine yet, or an engine without `waits`
-
-    def _remote_usage(self) -> RemoteUsage:
-        found: RemoteUsage = getattr(self._engine, "remote_usage", RemoteUsage)()  # see `_waits`
-        return found
-
     # --- the agent
 
     def accept(self, order: AttemptOrder | LeaseRenewed) -> None:
@@ -343,7 +336,7 @@ class Driver:
     async def _finish(self) -> ExitReported:
         """End the processes that the engine left, write the end, and let the agent take it."""
         assert self.reports.exit is not None
-        kept: frozenset[processes.ProcessId] = getattr(self._engine, "kept", frozenset)()  # a session's workers live on
+        kept = self._engine.kept() if self._engine is not None else frozenset()  # a session's workers live on
         left = processes.living({*self._pids(), *(self._records.recorded or [])} - kept)
         if left:
             log.warning("ending %d processes that the engine left", len(left))

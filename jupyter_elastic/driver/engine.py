@@ -13,7 +13,10 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
+from jupyter_elastic.hosts.remote_usage import RemoteUsage
+from jupyter_elastic.jobfiles.cell_hints import CellText, Claim
 from jupyter_elastic.types import JobId, Report, SlotId
+from jupyter_elastic.types.capabilities import Capabilities, capabilities_of
 
 SendReport: TypeAlias = Callable[[Report], None]
 """Takes an engine's reports. Never blocks, never raises."""
@@ -64,12 +67,7 @@ class Engine(Protocol):
     goes on, `DeathReported` and `ReplacementReported`; at the very end, when no process of the attempt lives any more,
     exactly one `ExitReported`.
 
-    Optional members: `worker` (`module:class`) names the `worker.plugin.WorkerPlugin` of an engine whose workers form
-    process groups. `jupyter elastic doctor` calls a class method `examine() -> Finding`. A class method `claim(cell:
-    cell_text.Cell) -> cell_text.Claim | None` makes the engine a candidate for cells that name no engine; `library`
-    names the engine's own modules. `resumable` is true if the engine can end all workers at a change and start them
-    anew, `takes_servers` if it is a `ServerEngine`, which has parameter servers beside its workers, `takes_cells` is
-    false if it is for other jobs than cells.
+    An engine writes `name`, `__init__`, `launch`, `rescale`, `stop` and `pids`; for the rest there are defaults.
 
     Args:
         context: The facts of the attempt.
@@ -77,11 +75,23 @@ class Engine(Protocol):
     """
 
     name: ClassVar[str]
+    capabilities: ClassVar[Capabilities] = Capabilities()
 
     @classmethod
     def missing(cls) -> str:
         """Return why this engine can't run with this interpreter, and how to mend that; empty when it can."""
-        ...
+        return ""
+
+    @classmethod
+    def claim(cls, cell: CellText) -> Claim | None:
+        """Return how well this engine fits the cell, and why; None: the engine is taken only when it is named."""
+        del cell
+        return None
+
+    @classmethod
+    def examine(cls) -> Finding | None:
+        """Return what `jupyter elastic doctor` says of this engine; None: nothing."""
+        return None
 
     def __init__(self, context: AttemptContext, report: SendReport) -> None: ...
 
@@ -122,11 +132,21 @@ class Engine(Protocol):
         """
         ...
 
+    def waits(self) -> str:
+        """Return a sentence that says which ranks wait for which; empty while none does."""
+        return ""
+
+    def kept(self) -> frozenset[tuple[int, float]]:
+        """Return the processes that stay when the attempt is over, such as a session's workers."""
+        return frozenset()
+
+    def remote_usage(self) -> RemoteUsage:
+        """Return the resource use of the workers on other hosts."""
+        return RemoteUsage()
+
 
 class ServerEngine(Engine, Protocol):
     """An engine with parameter servers: one server on each of the last `servers` slots, a worker on each other slot."""
-
-    takes_servers: ClassVar[bool]
 
     async def launch(
         self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str], servers: int = 0
@@ -139,3 +159,10 @@ class ServerEngine(Engine, Protocol):
     ) -> None:
         """Go on with exactly these slots."""
         ...
+
+
+def completed(engine: type) -> type[Engine]:
+    """Return an engine, with the defaults of `Engine` if its class does not derive from it."""
+    if Engine in engine.__mro__:
+        return engine
+    return type(engine.__name__, (engine, Engine), {"capabilities": capabilities_of(engine)})

@@ -10,10 +10,11 @@ from typing import ClassVar
 
 from jupyter_elastic.driver import group_actions
 from jupyter_elastic.driver.group_actions import Action
-from jupyter_elastic.engines.common.cell_text import CellText, Claim, EngineFit
 from jupyter_elastic.engines.common.worker_processes import AttemptWorker
 from jupyter_elastic.engines.common.workers_engine import WorkersEngine
+from jupyter_elastic.jobfiles.cell_hints import CellText, Claim, EngineFit
 from jupyter_elastic.protocol import worker_messages as messages
+from jupyter_elastic.types.capabilities import Capabilities
 from jupyter_elastic.types.errors import ProtocolError
 from jupyter_elastic.worker import torchrun_environment
 
@@ -22,7 +23,7 @@ class Process(WorkersEngine):
     """One attempt's independent workers."""
 
     name: ClassVar[str] = "process"
-    sessions: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = Capabilities(resumable=True, sessions=True)
 
     @classmethod
     def claim(cls, cell: CellText) -> Claim | None:

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from jupyter_elastic.jobfiles import captures
 from jupyter_elastic.jobfiles.captures import FOLDER, PAYLOAD
+from jupyter_elastic.jobfiles.cell_hints import CellText
 from jupyter_elastic.jobfiles.sessions import SessionRequest
 from jupyter_elastic.platform.private_files import write_private
 from jupyter_elastic.types.errors import PackagingError
@@ -74,6 +75,8 @@ class Payload(Struct, frozen=True, kw_only=True):
     """The session whose workers run the cell; None: workers of its own."""
     uses: tuple[str, ...] | None = None
     """Dotted names that the cell and its captured names use (`names_used`); None: only the text tells."""
+    cell: CellText | None = None
+    """Reading of the cell's text, made when its engine was chosen; None: an older version has submitted the cell."""
 
     @property
     def labels(self) -> dict[str, str]:

@@ -6,7 +6,6 @@ Used by a notebook's cell or a terminal. Knows the client and a job's folder; mu
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import os
@@ -22,9 +21,11 @@ from rich.filesize import decimal as human
 
 from jupyter_elastic.client import Client, services
 from jupyter_elastic.client.job import Job
-from jupyter_elastic.engines.common.cell_text import CellText, Claim, facts, read_cell, uses_library
+from jupyter_elastic.driver.engine import Engine, completed
+from jupyter_elastic.engines.common.cell_text import facts, for_library, read_cell
 from jupyter_elastic.hostfiles.hosts_file import host_name
 from jupyter_elastic.jobfiles import sessions
+from jupyter_elastic.jobfiles.cell_hints import CellText, Claim
 from jupyter_elastic.jobfiles.names_used import in_text
 from jupyter_elastic.jobfiles.payload import Payload, create_job_folder, remove_job_folder
 from jupyter_elastic.jobfiles.sessions import SessionFolder
@@ -61,7 +62,7 @@ def submit(
     """
     services.check_agent()
     try:
-        payload = replace(package.payload, resumable=options.resumable)
+        payload = replace(package.payload, resumable=options.resumable, cell=choice.cell)
         folder = create_job_folder(payload, paths.jobs_dir(), package.folder_copy)
         spec = JobSpec(
             name=options.name or name,
@@ -123,11 +124,13 @@ class EngineChoice(NamedTuple):
     """True if its workers find each other on one host only."""
     this_host: bool = False
     """True if they do so on this host only."""
+    cell: CellText | None = None
+    """Reading of the cell's text for the engine, with the modules that the cell imports from its own folders."""
 
 
 def choose_engine(payload: Payload, options: CellOptions) -> EngineChoice:
     """Return the requested engine, else the one that claims the cell most; BadRequest when it lacks something here."""
-    cell, found = claims(payload)
+    cells, found = claims(payload)
     choice = (
         EngineChoice(options.engine) if options.engine else _for_session(found) if options.session else _best(found)
     )
@@ -145,8 +148,8 @@ def choose_engine(payload: Payload, options: CellOptions) -> EngineChoice:
             _check_forms_groups(choice.engine)
     except BadRequest as problem:
         raise BadRequest(f"{choice.why}: {problem}") if choice.why else problem from None
-    spans = getattr(entry_points.load(_engines()[choice.engine]), "spans_hosts", True)
-    return choice._replace(one_host=cell.one_host, this_host=not spans)
+    cell, this_host = cells[choice.engine], not _engine(choice.engine).capabilities.spans_hosts
+    return choice._replace(one_host=cell.one_host, this_host=this_host, cell=cell)
 
 
 def default_engine(payload: Payload) -> EngineChoice:
@@ -164,30 +167,28 @@ def _best(found: dict[str, Claim]) -> EngineChoice:
 def _for_session(found: dict[str, Claim]) -> EngineChoice:
     """Return a session's engine: a later cell may train, so one that forms groups is preferred."""
     choice = _best(found)
-    engine = entry_points.load(_engines()[choice.engine])
-    if getattr(engine, "forms_groups", False):
+    if _engine(choice.engine).capabilities.forms_groups:
         return choice
     for name in ("torch", "horovod"):
-        other = entry_points.load(_engines()[name]) if name in _engines() else None
-        if other is not None and getattr(other, "sessions", False) and not other.missing():
+        other = _engine(name) if name in _engines() else None
+        if other is not None and other.capabilities.sessions and not other.missing():
             return EngineChoice(name, "later cells of the session may train")
     return choice
 
 
-def claims(payload: Payload) -> tuple[CellText, dict[str, Claim]]:
-    """Return a cell's hints, and the installed engines' claims on it, by name."""
+def claims(payload: Payload) -> tuple[dict[str, CellText], dict[str, Claim]]:
+    """Return a cell's hints for each installed engine that can be loaded, and the engines' claims on it, by name."""
     texts = local_modules(payload)
     uses = facts(payload).union(*map(in_text, texts))
-    payload = replace(payload, source="".join([payload.source, *texts]), uses=tuple(uses))
-    cell = read_cell(payload)
-    found: dict[str, Claim] = {}
+    cell = read_cell(replace(payload, source="".join([payload.source, *texts]), uses=tuple(uses)))
+    cells, found = {}, {}
     for name in sorted(_engines()):
         with contextlib.suppress(ElasticError):  # reported where the engine is named, and by doctor
-            engine = entry_points.load(_engines()[name])
-            library = uses_library(payload, getattr(engine, "library", ()))
-            if claim := hasattr(engine, "claim") and engine.claim(dataclasses.replace(cell, library=library)):
+            engine = _engine(name)
+            cells[name] = for_library(cell, uses, engine.capabilities.library)
+            if claim := engine.claim(cells[name]):
                 found[name] = claim
-    return cell, found
+    return cells, found
 
 
 def local_modules(payload: Payload) -> list[str]:
@@ -249,28 +250,27 @@ def check_engine(name: str, *, resumable: bool = False, servers: int = 0, sessio
         if name not in _engines():
             found = ", ".join(_for_cells()) or "none"
             raise BadRequest(f"--engine {name}: there is no such engine; installed are {found}")
-    engine = entry_points.load(_engines()[name])
-    if not _takes_cells(engine):
+    engine, can = _engine(name), _engine(name).capabilities
+    if not can.takes_cells:
         raise BadRequest(f"--engine {name}: it runs no cells; name another, or leave --engine out. Nothing was queued.")
     if missing := engine.missing():  # the workers run this kernel's interpreter
         raise BadRequest(f"--engine {name}: {missing}. Nothing was queued.")
-    if resumable and not getattr(engine, "resumable", False):
+    if resumable and not can.resumable:
         raise BadRequest(
             f"--resumable: the engine {name} can't end its workers and start them anew; leave --resumable out, or "
             "name another with --engine. Nothing was queued."
         )
-    if session and not getattr(engine, "sessions", False):
+    if session and not can.sessions:
         raise BadRequest(
             f"--session: the engine {name} can't keep its workers between cells; leave --session out, or name another "
             "with --engine. Nothing was queued."
         )
-    takes = getattr(engine, "takes_servers", False)
-    if servers and not takes:
+    if servers and not can.takes_servers:
         raise BadRequest(
             f"--servers: the engine {name} has no parameter servers; leave --servers out, or take --engine "
             "tensorflow_ps. Nothing was queued."
         )
-    if takes and not servers:
+    if can.takes_servers and not servers:
         raise BadRequest(
             f"--engine {name}: it needs at least one parameter server; add --servers 1, which takes a slot. Nothing "
             "was queued."
@@ -278,24 +278,24 @@ def check_engine(name: str, *, resumable: bool = False, servers: int = 0, sessio
 
 
 def _check_forms_groups(name: str) -> None:
-    if not getattr(entry_points.load(_engines()[name]), "forms_groups", False):
+    if not _engine(name).capabilities.forms_groups:
         raise BadRequest(
             f"--session and --gpus MIN:MAX: the engine {name} forms no groups, so nobody could come in; write "
             "--gpus N, or name another with --engine. Nothing was queued."
         )
 
 
-def _takes_cells(engine: Any) -> bool:
-    return bool(getattr(engine, "takes_cells", True))
-
-
 def _for_cells() -> list[str]:
     found = []
-    for name, entries in sorted(_engines().items()):
+    for name in sorted(_engines()):
         with contextlib.suppress(ElasticError):  # one that can't be imported
-            if _takes_cells(entry_points.load(entries)):
+            if _engine(name).capabilities.takes_cells:
                 found.append(name)
     return found
+
+
+def _engine(name: str) -> type[Engine]:
+    return completed(entry_points.load(_engines()[name]))
 
 
 @functools.cache

@@ -40,16 +40,10 @@ PATIENCE_S = 240.0
 _Seen = TypeVar("_Seen", bound=Report)
 
 
-class FakeEngine:
+class FakeEngine(Engine):
     """An engine that runs no workers: a cell with `raise` fails, with `while` goes on, and else completes."""
 
     name: ClassVar[str] = "fake"
-    worker: ClassVar[str] = ""
-
-    @classmethod
-    def missing(cls) -> str:
-        """Return an empty text: nothing is ever missing."""
-        return ""
 
     def __init__(self, context: AttemptContext, report: SendReport) -> None:
         self.context = context

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import os
 from collections.abc import Callable
 from typing import TypeVar
@@ -16,6 +17,7 @@ from jupyter_elastic.training import link
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import Group, Groups, PeerLost, SingleProcess
 from jupyter_elastic.training.pace import pace
+from jupyter_elastic.types.capabilities import capabilities_of
 from jupyter_elastic.types.errors import EngineError
 
 _Result = TypeVar("_Result")
@@ -34,9 +36,9 @@ def _launchers() -> list[Callable[[], Groups | None]]:
     found = []
     for entries in entry_points.installed(entry_points.ENGINES).values():
         with contextlib.suppress(EngineError):  # another engine, which is not needed now
-            engine = entry_points.load(entries)
-            if hasattr(engine, "launched"):
-                found.append(engine.launched)
+            module, _, name = capabilities_of(entry_points.load(entries)).launched.partition(":")
+            if module:
+                found.append(getattr(importlib.import_module(module), name))
     return found
 
 

@@ -13,6 +13,7 @@ from typing import ClassVar, NoReturn, Protocol
 
 from jupyter_elastic.platform import entry_points
 from jupyter_elastic.training.group import Groups
+from jupyter_elastic.types.capabilities import capabilities_of
 from jupyter_elastic.types.errors import EngineError
 from jupyter_elastic.worker.channel import DriverChannel, WorkerSession
 
@@ -50,7 +51,7 @@ class WorkerPlugin(Protocol):
 
 
 class StayingPlugin(WorkerPlugin, Protocol):
-    """A plug-in of an engine whose workers can stay for a session (`WorkersEngine.sessions`)."""
+    """A plug-in of an engine whose workers can stay for a session (`Capabilities.sessions`)."""
 
     def stay(self) -> None:
         """Prepare for a worker that will stay: called once, after `install`."""
@@ -80,7 +81,7 @@ def installed() -> list[type[WorkerPlugin]]:
     for entries in entry_points.installed(entry_points.ENGINES).values():
         with contextlib.suppress(EngineError):
             engine = entry_points.load(entries)
-            if reference := getattr(engine, "worker", ""):
+            if reference := capabilities_of(engine).worker:
                 found.append(load(engine.name, reference))
     return found
 

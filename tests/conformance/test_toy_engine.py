@@ -18,6 +18,7 @@ from jupyter_elastic.engines.process import Process
 from jupyter_elastic.kernel import submission
 from jupyter_elastic.testing.engines import ENGINE_CHECKS, EngineTrial, check_engine
 from jupyter_elastic.types import ReplacementReported, RunningReported
+from jupyter_elastic.types.capabilities import Capabilities
 from jupyter_elastic.types.errors import EngineError
 
 HERE = Path(__file__).parent
@@ -107,7 +108,7 @@ def test_it_trains_one_model_through_a_grow_and_a_death(toy: type[Engine], tmp_p
 class Halved(Process):
     """An engine whose package is not in the workers' environment."""
 
-    worker = "toy_engine_that_is_not_there:ToyWorker"
+    capabilities = Capabilities(worker="toy_engine_that_is_not_there:ToyWorker")
 
 
 def test_a_worker_half_that_cannot_be_imported_is_said(tmp_path: Path, pool_dir: Path) -> None:

@@ -24,6 +24,7 @@ from jupyter_elastic.hosts.attempt_hosts import host_of
 from jupyter_elastic.hosts.connection.host_connection import HostConnection
 from jupyter_elastic.protocol import worker_messages as messages
 from jupyter_elastic.types import SlotId
+from jupyter_elastic.types.capabilities import Capabilities
 from jupyter_elastic.types.errors import EngineError
 
 QUIET_S = 3.0
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 class GroupEngine(WorkersEngine):
     """One attempt's elastic process group."""
 
-    forms_groups: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = Capabilities(forms_groups=True, resumable=True)
 
     def __init__(self, context: AttemptContext, report: SendReport) -> None:
         super().__init__(context, report)

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from jupyter_elastic.driver import group_actions
-from jupyter_elastic.driver.engine import AttemptContext, SendReport
+from jupyter_elastic.driver.engine import AttemptContext, Engine, SendReport
 from jupyter_elastic.driver.group_actions import Action
 from jupyter_elastic.driver.membership import Membership
 from jupyter_elastic.driver.session_cell import CellOfSession, SessionWorker, Stays
@@ -38,6 +38,7 @@ from jupyter_elastic.hosts.attempt_hosts import AttemptHosts, host_of
 from jupyter_elastic.hosts.connection.handshake import WorkerSetting
 from jupyter_elastic.hosts.remote_usage import RemoteUsage
 from jupyter_elastic.jobfiles import failure, newcomer_output
+from jupyter_elastic.jobfiles.cell_hints import CellText
 from jupyter_elastic.jobfiles.commits import Commits
 from jupyter_elastic.jobfiles.failure import DIED, Failure
 from jupyter_elastic.jobfiles.payload import Payload, read_payload
@@ -56,6 +57,7 @@ from jupyter_elastic.types import (
     RunningReported,
     SlotId,
 )
+from jupyter_elastic.types.capabilities import Capabilities
 from jupyter_elastic.types.errors import ElasticError, EngineError, ProtocolError
 from jupyter_elastic.worker import torchrun_environment
 
@@ -88,39 +90,13 @@ CAME_TO_ITS_END = Failure(message="its cell came to its end")
 log = logging.getLogger(__name__)
 
 
-class WorkersEngine:
+class WorkersEngine(Engine):
     """The common part of the engines whose workers are processes with a stream to the driver."""
 
     name: ClassVar[str] = ""
-    worker: ClassVar[str] = ""
-    library: ClassVar[tuple[str, ...]] = ()
-    """The library whose use in a cell means that the cell forms groups by itself, and the library's displayed name."""
-    spans_hosts: ClassVar[bool] = True
-    """True if the workers find each other on different hosts; else all are on the driver's host."""
-    forms_groups: ClassVar[bool] = False
-    torchrun: ClassVar[bool] = True
-    """True if the workers are started together, and may form a group by themselves as torchrun's do."""
-    frameworks: ClassVar[tuple[str, ...]] = ()
-    """Frameworks that the workers import for any cell."""
-    starts_anew: ClassVar[bool] = False
-    """True if every change and every death ends all workers and starts them anew, as with `--resumable`."""
-    resumable: ClassVar[bool] = True
-    """True if the engine can end all workers at a change and start them anew (`--resumable`)."""
-    sessions: ClassVar[bool] = False
-    """True if the workers can stay for a session; the engine's worker half is a `worker.plugin.StayingPlugin` then."""
+    capabilities: ClassVar[Capabilities] = Capabilities(resumable=True)
     grace_s: ClassVar[float] = 10.0
     """Seconds that the workers have to save and leave when the job is preempted."""
-
-    @classmethod
-    def missing(cls) -> str:
-        """Return why this engine can't run with this interpreter; empty: nothing is missing."""
-        return ""
-
-    @classmethod
-    def claim(cls, cell: cell_text.CellText) -> cell_text.Claim | None:
-        """Return how well this engine fits the cell, and why; None: the engine is taken only when it is named."""
-        del cell
-        return None
 
     def __init__(self, context: AttemptContext, report: SendReport) -> None:
         self.context = context
@@ -140,7 +116,7 @@ class WorkersEngine:
         """Addresses of the servers of a group that the cell forms itself, for the workers that were started last."""
         self._served: tuple[SlotId, ...] = ()
         """The slots of the workers that `_servers` is for."""
-        self._cell = cell_text.CellText()
+        self._cell = CellText()
         self._kept_for: processes.ProcessId | None = None
         """The kernel; the workers' warm parents are kept while it lives."""
         self._session: CellOfSession | None = None
@@ -183,15 +159,15 @@ class WorkersEngine:
         except (OSError, msgspec.DecodeError) as problem:
             self._end("failed", f"the job's folder {self.context.folder} can't be read: {problem}")
             return
-        self._cell = cell_text.read_cell(payload, self.library)
+        self._cell = payload.cell or cell_text.read_cell(payload, self.capabilities.library)
         self._environment = payload.env
         self.watch = WaitWatch(
             patience_s(payload.env), payload.labels, lambda member: self.send(member.name, messages.SendStack())
         )
-        self.machine.resumable = payload.resumable or self.starts_anew
-        self.machine.elastic = self.forms_groups and self._cell.elastic
+        self.machine.resumable = payload.resumable or self.capabilities.starts_anew
+        self.machine.elastic = self.capabilities.forms_groups and self._cell.elastic
         self._kept_for = payload.kernel
-        self._launcher = self._make_launcher((*self.frameworks, *self._cell.frameworks))
+        self._launcher = self._make_launcher((*self.capabilities.frameworks, *self._cell.frameworks))
         self.hosts = self._make_hosts(payload)
         if payload.session is not None and (why := self._open_session(payload, slots)):
             self._end("failed", why)
@@ -392,7 +368,7 @@ class WorkersEngine:
             port=port,
             address=servers.hosts.get(host_of(member.slot), LOOPBACK),
             engine=self.name,
-            plugin=self.worker,
+            plugin=self.capabilities.worker,
             folder=str(self.context.folder),
             fifo=self.context.fifo,
             job=self.context.job,
@@ -423,7 +399,7 @@ class WorkersEngine:
 
     async def _reserve_servers(self) -> ServerAddresses:
         """Return the server addresses of the workers being started; a group that regroups keeps its addresses."""
-        slots = self.machine.wanted if self.torchrun else ()
+        slots = self.machine.wanted if self.capabilities.torchrun else ()
         if self._servers is None or not (self._cell.elastic or slots == self._served):
             self._forget_servers()
             self._served = slots
@@ -770,9 +746,9 @@ class WorkersEngine:
             return True
         if self.machine.kept:
             return False
-        if self.forms_groups and self.machine.regroups:
+        if self.capabilities.forms_groups and self.machine.regroups:
             return True
-        return None if self.forms_groups and self._cell.elastic else False
+        return None if self.capabilities.forms_groups and self._cell.elastic else False
 
     def _maybe_elastic(self) -> None:
         """Report a cell that came to its loop after it was reported running: from now on its size may change."""
@@ -782,7 +758,7 @@ class WorkersEngine:
     def _maybe_running(self) -> None:
         """Report a fulfilled command of a job without groups: every wanted worker runs its cell."""
         wanted, generation = self.machine.wanted, self.machine.generation
-        groups = self.forms_groups and (self._cell.forms_groups or self.machine.regroups)
+        groups = self.capabilities.forms_groups and (self._cell.forms_groups or self.machine.regroups)
         known = self._last is not None and self._last.generation >= generation and self._restarting_since is None
         if self._stopping or known or (groups and not self.machine.resumable):
             return
@@ -822,7 +798,7 @@ class WorkersEngine:
 
     def _end_stopped(self) -> None:
         """Kill workers that are stopped by a signal and awaited, if the others go on without them."""
-        if not (self.machine.resumable or (self.forms_groups and self.machine.regroups)):
+        if not (self.machine.resumable or (self.capabilities.forms_groups and self.machine.regroups)):
             return
         for member in self.watch.useless(self._computing()):
             if member.process is not None and not member.killed_because:
@@ -836,7 +812,7 @@ class WorkersEngine:
 
     def _apart(self, slots: tuple[SlotId, ...]) -> tuple[SlotId, ...]:
         """Return the slots on other hosts than the first (or than this one) if workers could not connect there."""
-        if not self.spans_hosts:
+        if not self.capabilities.spans_hosts:
             return tuple(slot for slot in slots if self.hosts.remote(slot) is not None)
         if not self._cell.one_host:
             return ()
@@ -876,7 +852,7 @@ class WorkersEngine:
             warm=self.context.warm,
             workdir=payload.workdir,
             copied=payload.copied,
-            libraries=(*self._cell.frameworks, *self.library[:1]),
+            libraries=(*self._cell.frameworks, *self.capabilities.library[:1]),
         )
         return AttemptHosts(self.context.hosts, setting, self._launcher, self, self._spawn_task)
 

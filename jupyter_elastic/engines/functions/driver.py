@@ -30,6 +30,7 @@ from jupyter_elastic.jobfiles.call_files import BegunCalls, Calls, Raised, Resul
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.protocol import worker_messages as messages
 from jupyter_elastic.types import Progress, ProgressReported, SlotId
+from jupyter_elastic.types.capabilities import Capabilities
 from jupyter_elastic.types.errors import ElasticError, ProtocolError
 from jupyter_elastic.worker import torchrun_environment
 
@@ -52,10 +53,9 @@ class FunctionsEngine(WorkersEngine):
     """One attempt of a job that calls functions."""
 
     name: ClassVar[str] = "functions"
-    worker: ClassVar[str] = "jupyter_elastic.engines.functions.worker:FunctionsWorker"
-    torchrun: ClassVar[bool] = False
-    resumable: ClassVar[bool] = False
-    takes_cells: ClassVar[bool] = False
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        takes_cells=False, torchrun=False, worker="jupyter_elastic.engines.functions.worker:FunctionsWorker"
+    )
 
     def __init__(self, context: AttemptContext, report: SendReport) -> None:
         super().__init__(context, report)

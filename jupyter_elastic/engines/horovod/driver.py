@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 
 from jupyter_elastic.driver import group_actions
 from jupyter_elastic.driver.engine import AttemptContext, Finding, SendReport
-from jupyter_elastic.engines.common.cell_text import CellText, Claim, EngineFit
 from jupyter_elastic.engines.common.group_engine import GroupEngine
 from jupyter_elastic.engines.common.rendezvous import Rendezvous
 from jupyter_elastic.engines.horovod.store import Store
 from jupyter_elastic.hosts.connection.host_connection import HostConnection
-from jupyter_elastic.training.group import Groups
+from jupyter_elastic.jobfiles.cell_hints import CellText, Claim, EngineFit
+from jupyter_elastic.types.capabilities import Capabilities
 from jupyter_elastic.types.errors import EngineError
 
 
@@ -25,9 +25,14 @@ class Horovod(GroupEngine):
     """One attempt's elastic Horovod group."""
 
     name: ClassVar[str] = "horovod"
-    sessions: ClassVar[bool] = True
-    library: ClassVar[tuple[str, ...]] = ("horovod", "hvd")
-    worker: ClassVar[str] = "jupyter_elastic.engines.horovod.worker:HorovodWorker"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        forms_groups=True,
+        resumable=True,
+        sessions=True,
+        library=("horovod", "hvd"),
+        worker="jupyter_elastic.engines.horovod.worker:HorovodWorker",
+        launched="jupyter_elastic.engines.horovod.groups:launched",
+    )
 
     @classmethod
     def missing(cls) -> str:
@@ -62,13 +67,6 @@ class Horovod(GroupEngine):
             return Finding(check="Horovod", status="error", found=found, advice=advice)
         found = f"{build.installed('horovod')}, works with {', '.join(works)} ({what})"
         return Finding(check="Horovod", status="ok", found=found)
-
-    @classmethod
-    def launched(cls) -> Groups | None:
-        """Return the groups of a process that another launcher started as a Horovod worker."""
-        from jupyter_elastic.engines.horovod import groups
-
-        return groups.launched()
 
     def __init__(self, context: AttemptContext, report: SendReport) -> None:
         super().__init__(context, report)

@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 from jupyter_elastic.driver import group_actions
 from jupyter_elastic.driver.engine import AttemptContext, Finding, SendReport
 from jupyter_elastic.driver.group_actions import Action
-from jupyter_elastic.engines.common.cell_text import CellText, Claim, EngineFit
 from jupyter_elastic.engines.common.server_addresses import ServerAddresses
 from jupyter_elastic.engines.common.stall_watch import END_STOPPED
 from jupyter_elastic.engines.common.stalls import patience_s
@@ -28,12 +27,14 @@ from jupyter_elastic.engines.common.worker_processes import AttemptWorker
 from jupyter_elastic.engines.common.workers_engine import KILL, WorkersEngine
 from jupyter_elastic.engines.tensorflow_ps.roles import COORDINATOR, Cluster, changed
 from jupyter_elastic.engines.tensorflow_ps.worker import NETWORK
+from jupyter_elastic.jobfiles.cell_hints import CellText, Claim, EngineFit
 from jupyter_elastic.jobfiles.payload import Payload
 from jupyter_elastic.platform import network_namespace
 from jupyter_elastic.platform.network_namespace import NetworkNamespace
 from jupyter_elastic.protocol import worker_messages as messages
 from jupyter_elastic.protocol.worker_messages import LOOPBACK
 from jupyter_elastic.types import ReleaseReported, Report, SlotId
+from jupyter_elastic.types.capabilities import Capabilities
 from jupyter_elastic.types.errors import ProtocolError
 from jupyter_elastic.worker import torchrun_environment
 
@@ -53,12 +54,15 @@ class TensorflowPs(WorkersEngine):
     """One attempt's cluster of a coordinator, workers and parameter servers."""
 
     name: ClassVar[str] = "tensorflow_ps"
-    spans_hosts: ClassVar[bool] = False
-    torchrun: ClassVar[bool] = False
-    worker: ClassVar[str] = "jupyter_elastic.engines.tensorflow_ps.worker:ClusterWorker"
-    frameworks: ClassVar[tuple[str, ...]] = ("tensorflow",)
-    starts_anew: ClassVar[bool] = True
-    takes_servers: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        takes_servers=True,
+        resumable=True,
+        starts_anew=True,
+        spans_hosts=False,
+        torchrun=False,
+        frameworks=("tensorflow",),
+        worker="jupyter_elastic.engines.tensorflow_ps.worker:ClusterWorker",
+    )
 
     @classmethod
     def missing(cls) -> str:

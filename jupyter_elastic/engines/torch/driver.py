@@ -8,18 +8,20 @@ from typing import Any, ClassVar
 
 from jupyter_elastic.driver import group_actions
 from jupyter_elastic.driver.engine import AttemptContext, Finding, SendReport
-from jupyter_elastic.engines.common.cell_text import CellText, Claim, EngineFit
 from jupyter_elastic.engines.common.group_engine import GroupEngine
 from jupyter_elastic.engines.torch.messages import StoreAddress
 from jupyter_elastic.engines.torch.store_server import StoreServer
+from jupyter_elastic.jobfiles.cell_hints import CellText, Claim, EngineFit
+from jupyter_elastic.types.capabilities import Capabilities
 
 
 class Torch(GroupEngine):
     """One attempt's elastic `torch.distributed` group."""
 
     name: ClassVar[str] = "torch"
-    sessions: ClassVar[bool] = True
-    worker: ClassVar[str] = "jupyter_elastic.engines.torch.worker:TorchWorker"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        forms_groups=True, resumable=True, sessions=True, worker="jupyter_elastic.engines.torch.worker:TorchWorker"
+    )
 
     @classmethod
     def missing(cls) -> str:

@@ -8,12 +8,14 @@ import torch
 from jupyter_elastic.engines.common.group_engine import GroupEngine
 from jupyter_elastic.engines.common.group_worker import GroupWorker, WorkerGroup
 from jupyter_elastic.training.group import PeerLost
+from jupyter_elastic.types.capabilities import Capabilities
 
 
 class Toy(GroupEngine):
     """The driver's half."""
 
-    name, worker = "toy", "toy_engine:ToyWorker"
+    name = "toy"
+    capabilities = Capabilities(forms_groups=True, resumable=True, worker="toy_engine:ToyWorker")
 
     async def rendezvous(self, go):
         return str(self.context.folder / f"toy.{go.round}")

@@ -370,7 +370,6 @@ async def test_a_file_of_objects_names_the_class_of_the_notebook_that_was_not_se
         assert "--in Net" in bench.text(0, "stderr")
 
 
-@pytest.mark.xfail(strict=True, reason="the reading of a cell's text travels in the payload")
 @asynchronous
 @pytest.mark.parametrize(("read", "elastic"), [(True, None), (False, False)])
 async def test_the_driver_believes_the_reading_in_the_payload(

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-NEW = "capabilities are one attribute of an engine"
-
 
 class Old:
     """An engine as the first version's authors wrote it."""
@@ -29,7 +27,6 @@ class Old:
         return "rank 0 waits"
 
 
-@pytest.mark.xfail(strict=True, reason=NEW)
 def test_the_attributes_of_an_old_engine_are_its_capabilities() -> None:
     from jupyter_elastic.types.capabilities import Capabilities, capabilities_of
 
@@ -38,7 +35,6 @@ def test_the_attributes_of_an_old_engine_are_its_capabilities() -> None:
     assert capabilities_of(Old()) == found
 
 
-@pytest.mark.xfail(strict=True, reason=NEW)
 def test_an_engine_s_own_capabilities_count_and_not_its_attributes() -> None:
     from jupyter_elastic.types.capabilities import Capabilities, capabilities_of
 
@@ -48,7 +44,6 @@ def test_an_engine_s_own_capabilities_count_and_not_its_attributes() -> None:
     assert capabilities_of(Both) == Capabilities(spans_hosts=False)
 
 
-@pytest.mark.xfail(strict=True, reason=NEW)
 def test_an_old_engine_is_given_what_it_leaves_out_and_keeps_what_it_has() -> None:
     from jupyter_elastic.driver.engine import Engine, completed
     from jupyter_elastic.jobfiles.cell_hints import CellText
@@ -67,7 +62,6 @@ def test_an_old_engine_is_given_what_it_leaves_out_and_keeps_what_it_has() -> No
     assert completed(Whole) is Whole
 
 
-@pytest.mark.xfail(strict=True, reason=NEW)
 @pytest.mark.parametrize("name", ["process", "torch", "horovod", "tensorflow_ps", "functions"])
 def test_an_engine_of_the_house_has_no_other_attributes_of_these_names(name: str) -> None:
     from jupyter_elastic.platform import entry_points

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic.engines.common.cell_text import CellText, Claim, EngineFit
-from jupyter_elastic.engines.common.workers_engine import WorkersEngine
+from jupyter_elastic.engines.process import Process
+from jupyter_elastic.jobfiles.cell_hints import CellText, Claim, EngineFit
 from jupyter_elastic.jobfiles.payload import Payload
 from jupyter_elastic.kernel import submission
 from jupyter_elastic.kernel.cell_options import CellOptions
-from jupyter_elastic.kernel.submission import EngineChoice, check_engine, choose_engine
+from jupyter_elastic.kernel.submission import check_engine, choose_engine
 from jupyter_elastic.platform import entry_points
+from jupyter_elastic.types.capabilities import Capabilities
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 
@@ -36,7 +37,7 @@ def test_servers_are_refused_where_there_are_none_and_asked_for_where_they_are_n
 
 def test_an_engine_that_starts_nothing_anew_is_refused_for_a_resumable_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     check_engine("process", resumable=True)
-    monkeypatch.delattr(WorkersEngine, "resumable")
+    monkeypatch.setattr(Process, "capabilities", Capabilities())
     with pytest.raises(BadRequest, match="--resumable: the engine process can't"):
         check_engine("process", resumable=True)
 
@@ -114,7 +115,7 @@ def test_a_cell_that_names_no_engine(source: str, *, built: bool, engine: str, m
 def test_whether_a_cell_keeps_to_one_host_or_to_this_one(source: str, hosts: tuple[bool, bool]) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("tensorflow")
-    assert choose_engine(cell(source), CellOptions(max_servers=int(hosts[1])))[2:] == hosts
+    assert choose_engine(cell(source), CellOptions(max_servers=int(hosts[1])))[2:4] == hosts
 
 
 def test_horovod_on_another_engine_is_refused_where_workers_would_train_apart() -> None:
@@ -164,7 +165,8 @@ def test_an_installed_engine_joins_in_and_one_that_is_broken_does_not_matter(mon
 
     monkeypatch.setattr(submission, "_engines", lambda: installed)
     monkeypatch.setattr(submission, "entry_points", SimpleNamespace(load=load))
-    assert choose_engine(cell("from mpi4py import MPI"), CellOptions()) == EngineChoice(
-        "mpi", "the cell imports mpi4py"
+    assert choose_engine(cell("from mpi4py import MPI"), CellOptions())[:2] == (
+        "mpi",
+        "the cell imports mpi4py",
     )
     assert choose_engine(cell("print(1)"), CellOptions()).engine == "process"

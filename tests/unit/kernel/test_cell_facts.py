@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jupyter_elastic.engines.common.cell_text import CellText, read_cell
+from jupyter_elastic.engines.common.cell_text import read_cell
+from jupyter_elastic.jobfiles.cell_hints import CellText
 from jupyter_elastic.jobfiles.payload import Payload
 from jupyter_elastic.kernel import submission
 from jupyter_elastic.kernel.cell_options import CellOptions
