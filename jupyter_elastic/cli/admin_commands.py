@@ -19,17 +19,14 @@ from jupyter_elastic.types.texts import visible
 
 MAINTENANCE_GRACE_S = 300.0
 _SLOTS = (
-    "all slots of a host, or one; for `add` and `remove`: `slurm:[NUMBER]`, all nodes of an allocation of Slurm's, or "
-    "`slurm:auto`"
+    "all slots of a host, or one; for `add` and `remove`: ssh, slurm, kubectl or another provider, and WHERE, as in "
+    "`add ssh lab2`; its URL, `ssh://lab2`; or a name and a URL"
 )
 
 
 def _host(given: argparse.Namespace, connect: Connect, console: Console) -> None:
     if given.action != "list" and not given.slots:
         raise BadRequest(f"name a host: jupyter elastic host {given.action} HOST")
-    if given.action in {"add", "remove"} and given.slots.startswith("ssh://") and not given.url:
-        name = given.slots.removeprefix("ssh://").rpartition("@")[2].partition(":")[0].rstrip("/")
-        given.url, given.slots = given.slots, name
     if given.file:
         if given.action not in {"add", "remove"}:
             raise BadRequest(f"--file is for `host add` and `host remove`, not for `host {given.action}`")
@@ -106,8 +103,8 @@ def _host_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "url",
         nargs="?",
-        metavar="URL",
-        help="after `add NAME`: ssh://[USER@]HOST[:PORT], or ray://HOST:PORT; `add ssh://HOST` is `add HOST ssh://HOST`",
+        metavar="WHERE",
+        help="[USER@]HOST[:PORT], an allocation's number, ...; behind `--`: words for the provider's own system",
     )
     parser.add_argument(
         "--slots",
@@ -129,12 +126,13 @@ def _host_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="of `add` and `remove`: the hosts of a shared pool, its administrator's",
     )
-    auto = parser.add_argument_group("of `add slurm:auto` and `add NAME ray://…`: hosts that come when they are needed")
-    auto.add_argument("--partition", default="", metavar="NAME")
+    parser.set_defaults(more=[])  # the words behind `--`
+    auto = parser.add_argument_group("of `add slurm` and other providers of hosts that come when they are needed")
+    auto.add_argument("--partition", default="", metavar="NAME", help=argparse.SUPPRESS)
     auto.add_argument("--time-limit", default="", metavar="TIME", help="of each allocation of Slurm's: 1h (needed)")
-    auto.add_argument("--max-hosts", type=int, metavar="N", help="at once (needed)")
+    auto.add_argument("--max", "--max-hosts", dest="max_hosts", type=int, metavar="N", help="at once (needed)")
     auto.add_argument("--idle", default="", metavar="TIME", help="give a host back after so long without work (5m)")
-    auto.add_argument("--sbatch", default="", metavar="OPTIONS", help="more, as in --sbatch='--gres=gpu:4 --exclusive'")
+    auto.add_argument("--sbatch", default="", metavar="OPTIONS", help=argparse.SUPPRESS)
     auto.add_argument("--bundle", default="", metavar="JSON", help="what Ray is asked for, for a host: '{\"GPU\": 4}'")
     auto.add_argument("--dry-run", action="store_true", help="only ask whether it would be taken")
     parser.add_argument("--reason", default="", help="what everybody sees")

@@ -100,6 +100,15 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(**options)
         self.notebook = notebook
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse; a command that has a default for `more` gets there the words behind `--`, as they are."""
+        words = list(args or ())
+        if self.get_default("more") is None or "--" not in words:
+            return super().parse_known_args(args, namespace)
+        found, unknown = super().parse_known_args(words[: words.index("--")], namespace)
+        found.more = words[words.index("--") + 1 :]
+        return found, unknown
+
     def error(self, message: str) -> NoReturn:
         if match := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
             close = get_close_matches(match[1], re.findall(r"[\w-]+", match[2]), 1)

@@ -8,29 +8,27 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import os
-import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct, field, structs
+from msgspec import Struct, field
 
-from jupyter_elastic.cli import autoalloc_commands, ray_cluster
+from jupyter_elastic.cli import autoalloc_commands
 from jupyter_elastic.client import Client
 from jupyter_elastic.client.open_requests import expect
 from jupyter_elastic.driver.engine import Finding
-from jupyter_elastic.hostfiles import host_failures, hosts_file, hosts_on_demand, shared_hosts
+from jupyter_elastic.hostfiles import host_failures, host_providers, hosts_file, hosts_on_demand, shared_hosts
+from jupyter_elastic.hostfiles.host_providers import HostGroup, Target
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
-from jupyter_elastic.hosts import connectivity, host_url
+from jupyter_elastic.hosts import connectivity
 from jupyter_elastic.hosts.connection.handshake import WorkerSetting, installed
-from jupyter_elastic.hosts.connection.host_connection import HostConnection
-from jupyter_elastic.hosts.providers import slurm as allocation
+from jupyter_elastic.hosts.connection.host_connection import HostConnection, visit
 from jupyter_elastic.kernel.option_values import labels_from
 from jupyter_elastic.platform import paths, private_files
 from jupyter_elastic.protocol import wire
@@ -64,42 +62,28 @@ class ListedHost(Struct, frozen=True, kw_only=True):
 
 
 def change(given: argparse.Namespace, client: Client) -> str:
-    """Add another host to the user's own pool after a visit, or remove one; return a text on the change."""
+    """Add hosts to the user's own pool after a visit, or remove some; return a text on the change."""
     state = paths.state_dir()
+    name, url = named(given)
     welcome = expect(client.ask(wire.Hello(version=wire.VERSION)), wire.Welcome)
     if welcome.shared or welcome.pool != str(state):
-        ray = "Ray runs everybody's work as one user. " * (given.url or "").startswith("ray:")
         raise BadRequest(
-            f"{ray}The other hosts of a shared pool ({welcome.pool}) stand in {shared_hosts.path()}, which its "
+            f"The other hosts of a shared pool ({welcome.pool}) stand in {shared_hosts.path()}, which its "
             f"administrator changes: sudo jupyter elastic host {given.action} ... --file {shared_hosts.path()}. For a "
             "pool of your own set JUPYTER_ELASTIC_DIR to a folder, and take JUPYTER_ELASTIC_ENDPOINT out of the "
             "environment"
         )
     hosts = {host.name: host for host in hosts_file.read(state)}
     before = dict(hosts)
-    name = given.slots
-    if name == hosts_on_demand.AUTO:
-        return autoalloc_commands.change(given, state)
-    if autoalloc_commands.is_ray(given, state):
-        return autoalloc_commands.change_ray(given, state, hosts.values())
-    autoalloc_commands.refuse_options(given)
-    changed = [name]
-    is_cluster = bool(ray_cluster.of_cluster(name, hosts.values()))
-    if name.startswith(allocation.SCHEME):
-        what = _change_nodes(given, hosts)
-        changed = [host.name for host in hosts.values() if host.url.startswith(allocation.SCHEME)]
-    elif (given.url or "").startswith("ray:") or (given.action == "remove" and name not in hosts and is_cluster):
-        changed, what = _change_cluster(given, hosts)
-    elif given.action == "remove":
-        if hosts.pop(name, None) is None:
-            raise BadRequest(f"there is no host {name}; the pool's others are {', '.join(hosts) or 'none'}")
-        what = f"{name} is no host of the pool any more"
+    if given.action == "remove":
+        if what := autoalloc_commands.remove(name, url, state):
+            return what
+        changed, what = _removed(name, url, hosts)
+    elif autoalloc_commands.is_on_demand(given, url):
+        return autoalloc_commands.set_up(given, name, url, state, hosts.values())
     else:
-        host = _described(given, name, given.url)
-        if name not in hosts and any(slot.slot.startswith(f"{name}:") for slot in _slots(client)):
-            raise BadRequest(f"{name} is this machine; call the other one differently")
-        hello = _finished(_visited(host))
-        hosts[name], what = _taken(host, hello, given)
+        here = {slot.slot.rpartition(":")[0] for slot in _slots(client)} - hosts.keys()
+        changed, what = _added(given, _group(given, name, url), hosts, here)
     put = [host for name, host in hosts.items() if before.get(name) != host]
     hosts_file.change(state, drop=before.keys() - hosts.keys(), put=put)
     for name in changed:
@@ -110,16 +94,16 @@ def change(given: argparse.Namespace, client: Client) -> str:
 
 def change_file(given: argparse.Namespace) -> str:
     """Add a host to the file of a shared pool after a visit, or remove one; return a text on the change."""
-    file = Path(given.file)
+    file, (name, url) = Path(given.file), named(given)
     hosts = {host.name: host for host in hosts_file.read_file(file)}
     if given.action == "remove":
-        if hosts.pop(given.slots, None) is None:
-            raise BadRequest(f"{file} names no host {given.slots}; it names {', '.join(hosts) or 'none'}")
-        what = f"{given.slots} is out of {file}"
+        if hosts.pop(name, None) is None:
+            raise BadRequest(f"{file} names no host {name}; it names {', '.join(hosts) or 'none'}")
+        what = f"{name} is out of {file}"
     else:
-        host = _described(given, given.slots, given.url)
-        shared_hosts.check(host)
-        hosts[host.name], what = _taken(host, _finished(_visited(host)), given)
+        group = HostGroup((_described(given, name, url),))
+        shared_hosts.check(group.hosts[0])
+        _, what = _added(given, group, hosts, set())
     try:
         private_files.write_private(file, msgspec.json.format(msgspec.json.encode(tuple(hosts.values()))), b"\n")
         file.chmod(0o644)
@@ -128,74 +112,84 @@ def change_file(given: argparse.Namespace) -> str:
     return what
 
 
-def _change_cluster(given: argparse.Namespace, hosts: dict[str, HostAddress]) -> tuple[list[str], str]:
-    """Add nodes of a Ray cluster to `hosts`, or remove them; return the changed hosts, and a text on the change."""
-    old = {given.slots} & hosts.keys() or ray_cluster.of_cluster(given.slots, hosts.values())
-    if given.action == "remove":
-        for name in old:
-            del hosts[name]
-        return sorted(old), f"{', '.join(sorted(old))}: out of the pool"
-    described = _described(given, given.slots, given.url)
-    nodes = ray_cluster.hosts(described, given.number, ray_cluster.nodes(host_url.ray_node(described.url)[0]))
+def named(given: argparse.Namespace) -> tuple[str, str]:
+    """Return the name and the URL that the words after `host add` mean; either may be empty.
+
+    The words are `SCHEME WHERE` (`ssh lab2`), `URL` (`ssh://lab2`, `slurm:4711`), or `NAME URL`.
+    """
+    first, second = given.slots, given.url or ""
+    scheme, colon, text = first.partition(":")
+    known = host_providers.schemes()
+    if colon and second:
+        raise BadRequest(f"{first} says what host is meant: leave {second} out")
+    if colon:
+        return host_providers.provider(scheme).named(scheme, text.removeprefix("//"))
+    if first in known and second.partition(":")[0] not in known:
+        return host_providers.provider(first).named(first, second)
+    return first, second
+
+
+def _group(given: argparse.Namespace, name: str, url: str) -> HostGroup:
+    """Return the hosts that the user means, with all that is known before a visit."""
+    autoalloc_commands.refuse_options(given)
+    asked = _described(given, name or "group", url)
+    return host_providers.provider(url.partition(":")[0]).discover(asked, given.number)
+
+
+def _added(
+    given: argparse.Namespace, group: HostGroup, hosts: dict[str, HostAddress], here: Collection[str]
+) -> tuple[list[str], str]:
+    """Add those of the group that answer to `hosts`; return the changed hosts, and a text on the change.
+
+    A member of the group from before that is none any more is removed. BadRequest if no host answers.
+    """
+    members = {host.name for host in hosts.values() if group.name and _belongs(host, group.name)}
+    names = {host.name for host in group.hosts}
+    if ours := names & set(here):
+        raise BadRequest(f"{ours.pop()} is this machine; call the other one differently")
+    if group.name and (taken := sorted(names & hosts.keys() - members)):
+        raise BadRequest(f"{taken[0]} is a host of the pool already, by {hosts[taken[0]].url}: host remove {taken[0]}")
     added, said = {}, []
-    for host, answer in zip(nodes, _finished(_visited_all(nodes)), strict=True):
-        if isinstance(answer, EngineError):
-            said.append(str(answer))
-        elif len(answer.gpus) < len(host.devices):
-            said.append(f"host {host.name} has {len(answer.gpus)} GPUs, and Ray {len(host.devices)} there")
+    targets = [host_providers.parse(host) for host in group.hosts]
+    for target, answer in zip(targets, _finished(_visited(targets)), strict=True):
+        try:
+            if isinstance(answer, EngineError):
+                raise answer
+            host = target.accept(answer, given.number)
+        except EngineError as problem:
+            said.append(str(problem))
         else:
-            added[host.name] = structs.replace(host, devices=answer.gpus[: len(host.devices)])
-            said.append(_said(host.name, host.slots, answer))
+            added[host.name] = host
+            said.append(
+                f"{host.name}: {host.slots} slots, {len(answer.gpus)} GPUs, Python {answer.python}{_clock(answer)}"
+            )
     if not added:
         raise BadRequest("\n".join(said))
-    if gone := old - {host.name for host in nodes}:
-        said.append(f"no nodes of the cluster any more: {', '.join(sorted(gone))}")
+    if gone := sorted(members - names):
+        said.append(f"not there any more: {', '.join(gone)}")
     for name in gone:
         del hosts[name]
     hosts.update(added)
     return [*gone, *added], "\n".join(said)
 
 
-def _taken(host: HostAddress, hello: HostHello, given: argparse.Namespace) -> tuple[HostAddress, str]:
-    """Return the host with its number of slots, and a text about it."""
-    slots = host.slots if given.number is not None else max(1, len(hello.gpus) or hello.cores)
-    labels = ({"gpu": hello.gpu} if hello.gpu else {}) | host.labels
-    taken = structs.replace(host, slots=slots, devices=hello.gpus[:slots] if hello.gpus else (), labels=labels)
-    return taken, _said(host.name, slots, hello)
+def _removed(name: str, url: str, hosts: dict[str, HostAddress]) -> tuple[list[str], str]:
+    """Remove a host from `hosts`, or those of a group; return their names, and a text on the change."""
+    old = sorted({name} & hosts.keys() or {host.name for host in hosts.values() if _belongs(host, name or url)})
+    if not old and not name:
+        return [], "no host of the pool is a node of it"
+    if not old:
+        raise BadRequest(f"there is no host {name}; the pool's others are {', '.join(hosts) or 'none'}")
+    for one in old:
+        del hosts[one]
+    return old, f"{name} is no host of the pool any more" if old == [name] else f"{', '.join(old)}: out of the pool"
 
 
-def _said(name: str, slots: int, hello: HostHello) -> str:
-    return f"{name}: {slots} slots, {len(hello.gpus)} GPUs, Python {hello.python}{_clock(hello)}"
-
-
-def _change_nodes(given: argparse.Namespace, hosts: dict[str, HostAddress]) -> str:
-    """Add an allocation's nodes that answer to `hosts`, or remove them; return a text on the change."""
-    if given.url:
-        raise BadRequest(f"{given.slots} stands for all nodes of an allocation: leave {given.url} out")
-    every = given.action == "remove" and given.slots == allocation.SCHEME
-    number = "" if every else allocation.number_of(given.slots, os.environ)
-    prefix = allocation.SCHEME + (f"//{number}/" if number else "")
-    old = [hosts.pop(name).name for name in list(hosts) if hosts[name].url.startswith(prefix)]
-    if given.action == "remove":
-        return f"{', '.join(old)}: out of the pool" if old else "no host of the pool is a node of it"
-    until, nodes = allocation.read(number)
-    name = socket.gethostname()
-    others = [node for node in nodes if node not in {name, name.partition(".")[0], os.environ.get("SLURMD_NODENAME")}]
-    if not others:
-        raise BadRequest(f"allocation {number} has no node beside this machine: ask Slurm for more (--nodes=2)")
-    if taken := [node for node in others if node in hosts and not hosts[node].url.startswith(allocation.SCHEME)]:
-        raise BadRequest(f"{taken[0]} is a host of the pool already, by {hosts[taken[0]].url}: host remove {taken[0]}")
-    described = [_described(given, node, f"{prefix}{node}", until) for node in others]
-    said = []
-    for host, answer in zip(described, _finished(_visited_all(described)), strict=True):
-        if isinstance(answer, EngineError):
-            said.append(str(answer))
-        else:
-            hosts[host.name], what = _taken(host, answer, given)
-            said.append(what)
-    if not any(host.name in hosts for host in described):
-        raise BadRequest("\n".join(said))
-    return "\n".join(said)
+def _belongs(host: HostAddress, group: str) -> bool:
+    try:
+        return host_providers.parse(host).belongs_to(group)
+    except BadRequest:  # its provider is not installed any more
+        return False
 
 
 def listed(client: Client) -> list[ListedHost]:
@@ -268,15 +262,14 @@ async def _examine(hosts: Iterable[HostAddress]) -> list[Finding]:
 
     async def visit(host: HostAddress) -> Finding:
         async with gate:
-            check, worker_host = f"host {host.name}", _worker_host(host)
-            began = time.monotonic()
+            check, began = f"host {host.name}", time.monotonic()
             try:
-                host_url.check(host)
+                setting = WorkerSetting.to_visit(sys.executable)
+                worker_host = HostConnection(host_providers.parse(host), setting, lambda _: None)
+                worker_hosts.append(worker_host)
                 hello = await worker_host.visit()
             except (BadRequest, EngineError) as problem:
-                await worker_host.close_and_wait()
                 return Finding(check=check, status="error", found=str(problem), advice="the message says why")
-        worker_hosts.append(worker_host)
         versions = ", ".join(f"{name} {version}" for name, version in sorted(hello.frameworks.items()))
         text = (
             f"answers by {host.url} in {time.monotonic() - began:.2f} s at "
@@ -295,7 +288,7 @@ async def _examine(hosts: Iterable[HostAddress]) -> list[Finding]:
 
     try:
         found += await asyncio.gather(*map(visit, hosts))
-        found += await _ways(worker_hosts)
+        found += await _ways([one for one in worker_hosts if not one.lost])
     finally:
         await asyncio.gather(*(worker_host.close_and_wait() for worker_host in worker_hosts))
     return found
@@ -317,30 +310,18 @@ async def _ways(worker_hosts: list[HostConnection]) -> list[Finding]:
     return [Finding("ways between hosts", "ok", f"all {2 * len(pairs)} are open, at the addresses above")]
 
 
-async def _visited(host: HostAddress) -> HostHello:
-    visitor = _worker_host(host)
-    try:
-        return await visitor.visit()
-    finally:
-        await visitor.close_and_wait()
-
-
-async def _visited_all(hosts: Iterable[HostAddress]) -> list[HostHello | EngineError]:
+async def _visited(targets: Iterable[Target]) -> list[HostHello | EngineError]:
     """Return the host agents' answers, or the errors of hosts where none answers."""
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def one(host: HostAddress) -> HostHello | EngineError:
+    async def one(target: Target) -> HostHello | EngineError:
         async with gate:
             try:
-                return await _visited(host)
+                return await visit(target)
             except EngineError as problem:
                 return problem
 
-    return await asyncio.gather(*map(one, hosts))
-
-
-def _worker_host(host: HostAddress) -> HostConnection:
-    return HostConnection(host, WorkerSetting.to_visit(sys.executable), lambda _: None)
+    return await asyncio.gather(*map(one, targets))
 
 
 def _slots(client: Client) -> tuple[Any, ...]:
@@ -359,16 +340,14 @@ def _clock(hello: HostHello) -> str:
     return f"; its clock is {ahead_s:+.0f} s from here" if abs(ahead_s) > CLOCK_S else ""
 
 
-def _described(given: argparse.Namespace, name: str, way: str, until: float | None = None) -> HostAddress:
-    if not way:
+def _described(given: argparse.Namespace, name: str, url: str) -> HostAddress:
+    if not url:
         raise BadRequest(f"say how {name} is reached: host add {name} ssh://{name}")
-    told = {"name": name, "reach": way, "network": given.network, "python": given.python, "until": until}
+    told = {"name": name, "reach": url, "network": given.network, "python": given.python}
     told["labels"] = labels_from(given.label)
     if given.number is not None:
         told["slots"] = given.number
     try:
-        host = msgspec.convert(told, HostAddress)
+        return msgspec.convert(told, HostAddress)
     except msgspec.ValidationError as problem:
         raise BadRequest(f"host {name}: {problem}") from problem
-    host_url.check(host, clusters=True)
-    return host

@@ -30,9 +30,9 @@ from jupyter_elastic.driver.reports import Reports
 from jupyter_elastic.driver.usage_sampler import UsageSampler
 from jupyter_elastic.forkserver import forked_workers
 from jupyter_elastic.forkserver.fork_client import our_source
-from jupyter_elastic.hostfiles import hosts_file, shared_hosts
+from jupyter_elastic.hostfiles import host_providers, hosts_file, shared_hosts
+from jupyter_elastic.hostfiles.host_providers import Target, UnreachableTarget
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
-from jupyter_elastic.hosts import host_url
 from jupyter_elastic.hosts.connection.handshake import installed
 from jupyter_elastic.hosts.remote_usage import RemoteUsage
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME, AttemptFolder
@@ -115,7 +115,7 @@ class Driver:
         self.orders = Orders(launch)
         self._remote_hosts = set(launch.remote_hosts)
         """Hosts of the attempt's slots that are other machines than the daemon's."""
-        self._ways: dict[str, HostAddress] = {}
+        self._targets: dict[str, Target] = {}
         """The URLs of hosts, by name, as last read."""
         self.reports = Reports(launch)
         self._records = Records(folder, launch, self._pids)
@@ -259,7 +259,7 @@ class Driver:
             find_hosts=self._hosts,
         )
 
-    def _hosts(self) -> tuple[HostAddress, ...]:
+    def _hosts(self) -> tuple[Target, ...]:
         """Return the hosts: of a personal pool the user's, of a shared pool the administrator's.
 
         A host of the job that can't be read now, and never was before, gets no URL: the job loses that host alone.
@@ -273,13 +273,15 @@ class Driver:
             without_url |= dict.fromkeys(self._remote_hosts, str(problem))
         for host in hosts:
             try:
-                host_url.check(host)
+                self._targets[host.name] = host_providers.parse(host)
             except BadRequest as problem:
                 without_url[host.name] = str(problem)
-            else:
-                self._ways[host.name] = host
-        unknown = [host_url.without_url(name, why) for name, why in without_url.items() if name not in self._ways]
-        return (*self._ways.values(), *unknown)
+        unknown = [
+            UnreachableTarget(host=HostAddress(name=name, url=""), why=why)
+            for name, why in without_url.items()
+            if name not in self._targets
+        ]
+        return (*self._targets.values(), *unknown)
 
     def _pids(self) -> list[processes.ProcessId]:
         try:

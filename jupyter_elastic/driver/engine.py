@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from jupyter_elastic.hostfiles.hosts_file import HostAddress
+from jupyter_elastic.hostfiles.host_providers import Target
 from jupyter_elastic.hosts.remote_usage import RemoteUsage
 from jupyter_elastic.jobfiles.cell_hints import CellText, Claim
 from jupyter_elastic.types import JobId, Report, SlotId
@@ -43,9 +43,9 @@ class AttemptContext(Struct, frozen=True, kw_only=True):
     """FIFO of an attempt with a lease: a process that reads it is killed with the driver (`platform.enforced_end`)."""
     warm: bool = True
     """True if workers may be forked from a warm parent."""
-    hosts: tuple[HostAddress, ...] = ()
+    hosts: tuple[Target, ...] = ()
     """The other hosts; every slot of another name is on this host."""
-    find_hosts: Callable[[], tuple[HostAddress, ...]] = tuple
+    find_hosts: Callable[[], tuple[Target, ...]] = tuple
     """Returns `hosts` as they are now: hosts may have been added since."""
 
 

@@ -28,8 +28,7 @@ class HostAddress(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$")]
     url: Annotated[str, Meta(max_length=300)] = field(name="reach")
-    """`ssh://[user@]host[:port]`, `slurm://ALLOCATION/NODE`, `ray://HOST:PORT/NODE`, `kubectl://NAMESPACE/POD`,
-    or `exec:`, a process on this machine."""
+    """URL of a provider's (`host_providers`): `ssh://[user@]host[:port]`, or `exec:`, a process on this machine."""
     slots: Annotated[int, Meta(ge=1, le=10_000)] = 1
     devices: Annotated[tuple[str, ...], Meta(max_length=10_000)] = ()
     """UUIDs of the GPUs that are its slots; empty: the slots are CPU cores."""

@@ -16,8 +16,6 @@ from msgspec import Meta, Struct, field
 from jupyter_elastic.platform import private_files
 from jupyter_elastic.types.errors import BadRequest
 
-AUTO = "slurm:auto"
-"""URL of nodes that are requested from Slurm."""
 NAME, STATUS = "on-demand.json", "on-demand-status.json"
 
 
@@ -27,9 +25,9 @@ class HostSource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")]
     """Name of the source on the pool's screens."""
     kind: str = "slurm"
-    """Provider: `slurm`, or `ray`."""
+    """Scheme of the provider."""
     url: Annotated[str, Meta(max_length=300)] = field(name="reach", default="")
-    """`ray://HOST:PORT` of the cluster; empty for Slurm."""
+    """URL of the system that gives the hosts; empty where the scheme says enough, as Slurm's does."""
     bundle: Annotated[dict[str, Annotated[float, Meta(gt=0)]], Meta(max_length=100)] = {}
     """Resources requested from Ray for each host: `{"GPU": 4}`."""
     max_hosts: Annotated[int, Meta(ge=1, le=1000)]
@@ -51,7 +49,43 @@ class HostSource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     @property
     def way(self) -> str:
         """Origin of its hosts, as in `host add` and `host list`."""
-        return self.url or AUTO
+        return self.url or f"{self.kind}:auto"
+
+
+class SourceRequest(Struct, frozen=True, kw_only=True):
+    """A source as a user asks for it by `host add`."""
+
+    name: str
+    url: str
+    max_hosts: int | None
+    slots: int | None
+    """The user's number for each host; None: the provider's."""
+    time_limit_s: float | None
+    idle_s: float
+    options: tuple[str, ...]
+    """Words for the provider's system."""
+    network: str
+    python: str
+    begun: float
+
+    def source(self, **of_provider: object) -> HostSource:
+        """Return the source, with the provider's values. BadRequest when a value is none that a source may have."""
+        own = {name: getattr(self, name) for name in ("name", "max_hosts", "idle_s", "network", "python", "begun")}
+        try:
+            return msgspec.convert(own | of_provider, HostSource)
+        except msgspec.ValidationError as problem:
+            raise BadRequest(f"{self.name}: {problem}") from problem
+
+
+class KnownAllocation(Struct, frozen=True, kw_only=True):
+    """An allocation's state, as its provider reports it."""
+
+    runs: bool
+    node: str = ""
+    url: str = ""
+    """URL of the host, as in `HostAddress`."""
+    until: float | None = None
+    """End of the allocation in seconds since the epoch."""
 
 
 class HostAllocation(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -110,15 +144,12 @@ def note(state: Path, found: dict[str, SourceStatus]) -> None:
     private_files.write_json(state / STATUS, found, sync=True)  # an allocation that nobody knows is given back late
 
 
-def said(source: HostSource, status: SourceStatus) -> str:
-    """Return the text for people on a source's missing slots."""
+def said(source: HostSource, status: SourceStatus, waits: str = "allocation {}") -> str:
+    """Return the text for people on a source's missing slots; `waits` is the provider's, on requests that wait."""
     if status.paused and status.begun == source.begun:
-        target = f"{source.name} {source.url}" if source.url else AUTO
+        target = f"{source.name} {source.url}" if source.url else source.way
         return f"paused after failures: {status.why}; jupyter elastic host add {target} tries again, as before"
-    waiting = ", ".join(one.number for one in status.allocations if not one.host)
-    if waiting and source.kind == "ray":
-        return f"asked for: placement group {waiting} waits for a node of the Ray cluster with room for it"
-    if waiting:
-        return f"asked for: allocation {waiting} waits in the queue of Slurm"
+    if waiting := ", ".join(one.number for one in status.allocations if not one.host):
+        return f"asked for: {waits.format(waiting)}"
     failed = f"; the last try failed: {status.why}" if status.why else ""
     return f"not there: {source.kind.capitalize()} is asked when the queue needs it{failed}"

@@ -6,11 +6,12 @@ one user can't reach is kept from that user's jobs alone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from pathlib import Path
 
-from jupyter_elastic.hostfiles import hosts_file
+from jupyter_elastic.hostfiles import host_providers, hosts_file
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.platform.endpoints import CONFIG, CONFIG_VARIABLE
 from jupyter_elastic.types.errors import BadRequest
@@ -34,11 +35,13 @@ def read() -> tuple[HostAddress, ...]:
 
 def check(host: HostAddress) -> None:
     """Raise BadRequest if all users would connect to the host as one."""
-    if host.url != "exec:" and (not host.url.startswith("ssh://") or "@" in host.url):
-        raise BadRequest(
-            f"{path()}: host {host.name} is reached by {host.url}, and a shared pool needs ssh://HOST[:PORT], where "
-            "everybody comes as themselves: leave a user out"
-        )
+    with contextlib.suppress(BadRequest):
+        if host_providers.parse(host).isolates_users:
+            return
+    raise BadRequest(
+        f"{path()}: host {host.name} is reached by {host.url}, and a shared pool needs ssh://HOST[:PORT], where "
+        "everybody comes as themselves: leave a user out"
+    )
 
 
 def _check_safe(file: Path) -> None:

@@ -13,23 +13,12 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from jupyter_elastic.hostfiles.hosts_on_demand import HostAllocation, HostSource, SourceStatus
+from jupyter_elastic.hostfiles.hosts_on_demand import HostAllocation, HostSource, KnownAllocation, SourceStatus
 
 BACKLOG = 1
 """Maximum number of allocations that wait or start at a time."""
 FAILED_SUBMITS, FAILED_STARTS = 10, 3
 """Consecutive failures after which a source pauses."""
-
-
-class KnownAllocation(Struct, frozen=True, kw_only=True):
-    """An allocation's state, as its provider reports it."""
-
-    runs: bool
-    node: str = ""
-    url: str = ""
-    """URL of the host, as in `HostAddress`."""
-    until: float | None = None
-    """End of the allocation in seconds since the epoch."""
 
 
 class RequestHost(Struct, frozen=True):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol
 
 from jupyter_elastic.hostfiles import host_failures
-from jupyter_elastic.hostfiles.hosts_file import HostAddress
+from jupyter_elastic.hostfiles.host_providers import Target
 from jupyter_elastic.hosts import connectivity
 from jupyter_elastic.hosts.connection.handshake import WorkerSetting
 from jupyter_elastic.hosts.connection.host_connection import HostConnection
@@ -48,17 +48,17 @@ def host_of(slot: SlotId) -> str:
 
 
 class AttemptHosts:
-    """The connections of hosts. `local` starts workers on this machine, the host of every slot without an address."""
+    """The connections of hosts. `local` starts workers on this machine, the host of every slot without a target."""
 
     def __init__(
         self,
-        addresses: Iterable[HostAddress],
+        targets: Iterable[Target],
         setting: WorkerSetting,
         local: WorkerHost,
         owner: HostsOwner,
         spawn_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
-        self._addresses = {address.name: address for address in addresses}
+        self._targets = {target.host.name: target for target in targets}
         self._setting = setting
         self._local = local
         self._owner = owner
@@ -76,11 +76,11 @@ class AttemptHosts:
     @property
     def others(self) -> bool:
         """True if there are other hosts than this one."""
-        return bool(self._addresses)
+        return bool(self._targets)
 
-    def add(self, addresses: Iterable[HostAddress]) -> None:
+    def add(self, targets: Iterable[Target]) -> None:
         """Add these hosts, and update known ones; an open connection stays as it is."""
-        self._addresses |= {address.name: address for address in addresses}
+        self._targets |= {target.host.name: target for target in targets}
 
     def remote(self, slot: SlotId) -> HostConnection | None:
         """Return the connection of a slot on another host, open or not; a lost host's former one only refuses.
@@ -88,17 +88,17 @@ class AttemptHosts:
         None for a slot on this host.
         """
         name = host_of(slot)
-        if name not in self._addresses:
+        if name not in self._targets:
             return None
         if name in self._lost:  # `_come_back` opens a new connection, when nothing lives there any more
             return self._lost[name]
         if name not in self._worker_hosts:
-            self._worker_hosts[name] = HostConnection(self._addresses[name], self._setting, self._worker_host_lost)
+            self._worker_hosts[name] = HostConnection(self._targets[name], self._setting, self._worker_host_lost)
         return self._worker_hosts[name]
 
     def of(self, slot: SlotId) -> WorkerHost:
         """Return the launcher of workers on this slot."""
-        return self._local if host_of(slot) not in self._addresses else _Opened(self, slot)
+        return self._local if host_of(slot) not in self._targets else _Opened(self, slot)
 
     def use(self) -> RemoteUsage:
         """Return the resource use of the workers on other hosts."""
@@ -188,11 +188,11 @@ class AttemptHosts:
         await self._fenced(lost)
         pause_s = AGAIN_S
         while not self._is_closed():
-            until = self._addresses[name].until
+            until = self._targets[name].host.until
             if until is not None and time.time() >= until:  # the host is gone for good, unless its user adds it anew
                 await asyncio.sleep(SELDOM_S)
                 continue
-            worker_host = HostConnection(self._addresses[name], self._setting, self._worker_host_lost)
+            worker_host = HostConnection(self._targets[name], self._setting, self._worker_host_lost)
             try:
                 await self._open(worker_host)
             except EngineError as problem:
@@ -244,7 +244,7 @@ class AttemptHosts:
             pairs: list[tuple[connectivity.PathEnd, connectivity.PathEnd]] = list(
                 itertools.combinations(worker_hosts, 2)
             )
-            if any(name not in self._addresses for name in names):
+            if any(name not in self._targets for name in names):
                 pairs += [(connectivity.ThisHost(worker_host.address), worker_host) for worker_host in worker_hosts]
             try:
                 out = connectivity.left_out(names, await connectivity.cuts(pairs))

@@ -103,7 +103,7 @@ WAYS = {
     "slurm": Way(
         "Slurm",
         lambda: slurm.Cluster(2),
-        {"--partition gpu": "--partition all", "--gres=gpu:4 --exclusive": "--exclusive"},
+        {"--partition=gpu": "--partition=all", "--gres=gpu:4 --exclusive": "--exclusive"},
         ((MAGIC, 2), ("%%distribute --gpus 3", 1)),
     ),
     "ray": Way(

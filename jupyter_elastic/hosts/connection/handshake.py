@@ -13,9 +13,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from jupyter_elastic.hostfiles.hosts_file import HostAddress
+from jupyter_elastic.hostfiles.host_providers import Target
 from jupyter_elastic.hosts.connection.host_command import HostCommand
-from jupyter_elastic.hosts.host_url import data_address
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol import host_agent_messages as messages
 from jupyter_elastic.protocol.host_agent_messages import FROM_HOST_AGENT
@@ -45,25 +44,25 @@ class WorkerSetting(Struct, frozen=True, kw_only=True):
         return cls(folder=Path(), python=python, environment={}, frameworks=(), warm=False)
 
 
-async def greet(command: HostCommand, host: HostAddress, libraries: Iterable[str]) -> messages.HostHello:
+async def greet(command: HostCommand, target: Target, libraries: Iterable[str]) -> messages.HostHello:
     """Return the host agent's hello. EngineError when none answers, or the host cannot take part."""
     before = await command.skip_to_magic()
     hello = await FROM_HOST_AGENT.read(command.stdout)
     if not isinstance(hello, messages.HostHello):
-        raise EngineError(f"no host agent answers on host {host.name}: {before!r}{command.last_words()}")
-    check(host.name, hello, installed(libraries))
-    data_address(host, hello)
+        raise EngineError(f"no host agent answers on host {target.host.name}: {before!r}{command.last_words()}")
+    check(target.host.name, hello, installed(libraries))
+    target.data_address(hello)
     return hello
 
 
-async def begin(command: HostCommand, host: HostAddress, setting: WorkerSetting) -> bool:
+async def begin(command: HostCommand, target: Target, setting: WorkerSetting) -> bool:
     """Tell a host agent that was greeted what the workers are; return True if it wants the folder.
 
     The host agent expects heartbeats from then on. EngineError when the host agent refuses or ends.
     """
     command.send(
         messages.Begin(
-            python=host.python or setting.python,
+            python=target.host.python or setting.python,
             environment=dict(setting.environment),
             frameworks=setting.frameworks,
             warm=setting.warm,
@@ -75,7 +74,7 @@ async def begin(command: HostCommand, host: HostAddress, setting: WorkerSetting)
     while not isinstance(answer := await FROM_HOST_AGENT.read(command.stdout), messages.Begun):
         if answer is None or isinstance(answer, messages.HostRefused):
             why = answer.problem if answer is not None else f"its host agent has ended{command.last_words()}"
-            raise EngineError(f"host {host.name}: {why}")
+            raise EngineError(f"host {target.host.name}: {why}")
     return answer.wants_folder
 
 

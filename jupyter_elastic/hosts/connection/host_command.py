@@ -8,15 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from jupyter_elastic.forkserver.fork_client import started
-from jupyter_elastic.hostfiles.hosts_file import HostAddress
-from jupyter_elastic.hosts.host_url import advice, command, environment
+from jupyter_elastic.hostfiles.host_providers import AgentCommand, Target
 from jupyter_elastic.platform import paths, processes
 from jupyter_elastic.protocol.host_agent_messages import MAGIC, MAX_BEFORE, PIECE, TO_HOST_AGENT, ToHostAgent
 from jupyter_elastic.types.errors import EngineError
@@ -37,8 +36,9 @@ class HostCommand:
     child: asyncio.subprocess.Process
     """The running command, once `run` has returned."""
 
-    def __init__(self, host: HostAddress, spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
-        self._host = host
+    def __init__(self, target: Target, spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
+        self._target = target
+        self._name = target.host.name
         self._spawn = spawn
         self._known: processes.ProcessId | None = None
         self.runs = False
@@ -52,27 +52,29 @@ class HostCommand:
         assert self.child.stdout is not None
         return self.child.stdout
 
-    async def run(self, python: str) -> None:
-        """Start the command. EngineError when it can't be started."""
-        argv = command(self._host, python, paths.runtime_dir())
+    async def run(self, python: str) -> AgentCommand:
+        """Start the command, and return it; the host agent's interpreter is that of the workers. EngineError."""
+        agent = [self._target.host.python or python or sys.executable, "-P", "-m", "jupyter_elastic.host_agent"]
+        command = self._target.command(agent, paths.runtime_dir())
         try:
             self.child = await asyncio.create_subprocess_exec(
-                *argv,
+                *command.argv,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 limit=MAX_BEFORE,
                 start_new_session=True,
-                env=environment(self._host, os.environ),
+                env=command.env,
             )
         except OSError as problem:
-            raise EngineError(f"host {self._host.name}: {argv[0]} can't be started: {problem.strerror}") from problem
+            raise EngineError(f"host {self._name}: {command.argv[0]} can't be started: {problem.strerror}") from problem
         self.runs = True
         with contextlib.suppress(ProcessLookupError):  # the command has ended already
             self._known = processes.identify(self.child.pid)
         started.add(self.child.pid)
         self._keeping = self._spawn(self._keep_stderr())
         self._spawn(self._reap())
+        return command
 
     def send(self, message: ToHostAgent) -> None:
         """Send a message, if the command still reads."""
@@ -98,7 +100,8 @@ class HostCommand:
         text = printed[-KEPT_BYTES:].decode(errors="replace").strip()
         what = f" (what came was: {text!r})" if text else ""
         words = self.last_words()
-        raise EngineError(f"no host agent answers on host {self._host.name}{what}{words}{advice(self._host, words)}")
+        advice = self._target.explain(words)
+        raise EngineError(f"no host agent answers on host {self._name}{what}{words}{advice}")
 
     def last_words(self) -> str:
         """Return what the command has said last on its stderr, after a colon; empty if it said nothing."""
@@ -116,7 +119,7 @@ class HostCommand:
                     return
                 text = line.decode(errors="replace").strip()[:300]
                 self._said.append(text)
-                log.info("host %s: %s", self._host.name, text)
+                log.info("host %s: %s", self._name, text)
 
     async def drain(self) -> None:
         """Read unwanted output, so that the pipe is closed."""

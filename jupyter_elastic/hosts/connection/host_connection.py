@@ -12,12 +12,13 @@ import itertools
 import logging
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from jupyter_elastic.forkserver.fork_client import START_S
-from jupyter_elastic.hostfiles.hosts_file import HostAddress
+from jupyter_elastic.hostfiles.host_providers import Target
 from jupyter_elastic.hosts.connection.channels import Channels
 from jupyter_elastic.hosts.connection.handshake import WorkerSetting, begin, greet
 from jupyter_elastic.hosts.connection.heartbeat import send_heartbeats, watch_silence
@@ -25,7 +26,6 @@ from jupyter_elastic.hosts.connection.host_command import HostCommand
 from jupyter_elastic.hosts.connection.questions import ASK_S, Questions
 from jupyter_elastic.hosts.connection.remote_output import RemoteOutput
 from jupyter_elastic.hosts.connection.remote_worker import RemoteWorker
-from jupyter_elastic.hosts.host_url import answers_within, data_address, forget_connection
 from jupyter_elastic.jobfiles.captures import FOLDER, NAMES, PAYLOAD
 from jupyter_elastic.jobfiles.commits import Commits
 from jupyter_elastic.platform import paths, private_files
@@ -60,8 +60,8 @@ class ValueStore(Protocol):
 class HostConnection:
     """One attempt's connection to one host. `on_lost` is called once, when the host is lost; never before `open`."""
 
-    def __init__(self, host: HostAddress, setting: WorkerSetting, on_lost: Callable[[HostConnection], None]) -> None:
-        self.host = host
+    def __init__(self, target: Target, setting: WorkerSetting, on_lost: Callable[[HostConnection], None]) -> None:
+        self.target = target
         self.lost = ""
         """Reason why the host is lost; empty while it isn't."""
         self.hello: messages.HostHello
@@ -76,7 +76,7 @@ class HostConnection:
         self._output = RemoteOutput(setting.folder)
         self._commits = Commits(setting.folder)
         self._spawn = BackgroundTasks(self._failed).spawn
-        self._command = HostCommand(host, self._spawn)
+        self._command = HostCommand(target, self._spawn)
         self._opening: asyncio.Task[None] | None = None
         self._is_open = False
         self._wants_folder = False
@@ -84,7 +84,7 @@ class HostConnection:
         self._numbers = itertools.count(1)
         self._workers: dict[int, RemoteWorker] = {}
         self._channels = Channels(self.say)
-        self._questions = Questions(host.name, self.say)
+        self._questions = Questions(self.name, self.say)
         self._targets: dict[int, str | ValueStore] = {}
         """The group's stores, which the workers there find: a socket's path, or a store with a copy there."""
         self._fetching = asyncio.Lock()
@@ -92,7 +92,7 @@ class HostConnection:
     @property
     def name(self) -> str:
         """The host's name."""
-        return self.host.name
+        return self.target.host.name
 
     async def open(self) -> None:
         """Connect to the host, once. EngineError when no host agent answers, or the host cannot take part."""
@@ -231,7 +231,7 @@ class HostConnection:
             await self._put(FOLDER, memoryview((self._setting.folder / FOLDER).read_bytes()))
 
     def _listen_on(self) -> None:
-        self.address = data_address(self.host, self.hello)
+        self.address = self.target.data_address(self.hello)
         self._is_open = True
         self.silent_since = time.monotonic()
         self._spawn(self._listen())
@@ -240,14 +240,13 @@ class HostConnection:
     async def _call(self, *, begins: bool) -> None:
         """Run the command, and greet the host agent that answers; with `begins`, tell it about the workers too."""
         setting = self._setting
-        await self._command.run(setting.python)
-        limit_s = answers_within(self.host)
+        limit_s = (await self._command.run(setting.python)).answer_s
         try:
             async with asyncio.timeout(limit_s):
-                self.hello = await greet(self._command, self.host, setting.libraries)
+                self.hello = await greet(self._command, self.target, setting.libraries)
                 if begins:
                     self._spawn(send_heartbeats(self))  # runs once `begin` has sent its message, and waits
-                    self._wants_folder = await begin(self._command, self.host, setting)
+                    self._wants_folder = await begin(self._command, self.target, setting)
         except TimeoutError as problem:
             self._lose("silent", tell=False, silent=True)
             self._spawn(self._command.drain())
@@ -329,7 +328,7 @@ class HostConnection:
             return
         self.lost = why
         if silent:
-            forget_connection(self.host, paths.runtime_dir())
+            self.target.forget(paths.runtime_dir())
         if tell:
             log.warning("host %s is lost: %s", self.name, why)
         if self._command.runs:
@@ -345,3 +344,12 @@ class HostConnection:
     def _failed(self, problem: BaseException) -> None:
         log.error("a fault with host %s", self.name, exc_info=problem)
         self._lose(f"{type(problem).__name__}: {problem}")
+
+
+async def visit(target: Target) -> messages.HostHello:
+    """Return what a host agent says there of itself, and end it. EngineError when none answers, or does not fit."""
+    connection = HostConnection(target, WorkerSetting.to_visit(sys.executable), lambda _: None)
+    try:
+        return await connection.visit()
+    finally:
+        await connection.close_and_wait()

@@ -1,1 +1,1 @@
-"""Systems that give hosts: Slurm and Ray."""
+"""The host providers of this package, each found by its entry point alone."""

@@ -1,15 +1,20 @@
-"""Runs Slurm's commands: requests allocations, reads their nodes and end times, gives them back."""
+"""Makes nodes of Slurm's allocations hosts, reached by `srun`; requests allocations on demand, and gives them back."""
 
 from __future__ import annotations
 
 import logging
 import os
 import re
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from jupyter_elastic.hostfiles.hosts_on_demand import HostSource
-from jupyter_elastic.hosts.allocation_rules import KnownAllocation
+from msgspec.structs import replace
+
+from jupyter_elastic.hostfiles.host_providers import AgentCommand, Allocates, HostGroup, Offer, Target
+from jupyter_elastic.hostfiles.hosts_file import HostAddress
+from jupyter_elastic.hostfiles.hosts_on_demand import HostSource, KnownAllocation, SourceRequest
 from jupyter_elastic.types.errors import BadRequest
 
 SCHEME = "slurm:"
@@ -17,6 +22,15 @@ ASK_S = 30.0
 """Seconds that Slurm's controller may take to answer."""
 HOW = "salloc --no-shell --nodes=2 --time=1:00:00"
 JOB_NAME = "jupyter-elastic"
+AUTO, NAME = "slurm:auto", "slurm-auto"
+"""URL and name of the source of nodes on demand."""
+_SRUN = (
+    "srun", "--quiet", "--unbuffered", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--mpi=none",
+    "--cpu-bind=none", "--chdir=/",
+)  # fmt: skip
+"""Options of a step beside all others of the allocation, with its whole memory; buffered, output would come late."""
+_STEP = ("SLURM_", "SRUN_")
+_NODE = re.compile(r"slurm://([0-9]{1,15})/([A-Za-z0-9][A-Za-z0-9._-]{0,199})")
 _GONE = "Invalid job id specified"
 _WAITS = {"PENDING", "CONFIGURING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED", "STOPPED"}
 
@@ -97,16 +111,6 @@ def cancel(number: str) -> None:
         log.warning("%s", problem)
 
 
-def called(source: HostSource, number: str, node: str) -> str:  # noqa: ARG001 - as `Provider` has it
-    """Return the name of the host that an allocation brought."""
-    return f"{node}-{number}"
-
-
-def slots(source: HostSource, node: str, gpus: int, cores: int) -> int:  # noqa: ARG001 - as above
-    """Return the host's slots: a host agent finds only what Slurm gave to the allocation."""
-    return gpus or max(1, cores)
-
-
 def processors(tested: str) -> int:
     """Parse the processors that Slurm would give from the text of `submit(test_only=True)`; 1 if it names none."""
     found = re.search(r"using (\d+) processors", tested)
@@ -129,3 +133,105 @@ def _said(*command: str, both: bool = False) -> str:
     if done.returncode != 0 and _GONE not in done.stderr:
         raise BadRequest(f"{command[0]} failed: {done.stderr.strip()[:1000]}")
     return done.stdout + (done.stderr if both else "")
+
+
+class SlurmTarget(Target, frozen=True, kw_only=True):
+    """A node of an allocation."""
+
+    allocation: str
+    node: str
+
+    def command(self, agent: Sequence[str], runtime: Path) -> AgentCommand:
+        """Return the command of srun. Slurm's variables of a step around us would be options of srun."""
+        del runtime
+        argv = [*_SRUN, f"--jobid={self.allocation}", f"--nodelist={self.node}", *agent]
+        ours = {name: os.environ[name] for name in os.environ if name == "SLURM_CONF" or not name.startswith(_STEP)}
+        return AgentCommand(argv=argv, env=ours)
+
+    def explain(self, stderr: str) -> str:
+        """Return advice on an ended allocation, and on a node of another one."""
+        if "has expired" in stderr or "Invalid job id" in stderr:
+            return f" (the allocation {self.allocation} has ended: jupyter elastic host remove slurm:{self.allocation})"
+        if "node configuration is not available" in stderr or "nodelist" in stderr:
+            return (
+                f" ({self.node} is no node of the allocation {self.allocation}: jupyter elastic host add "
+                f"slurm:{self.allocation})"
+            )
+        return ""
+
+    def belongs_to(self, group: str) -> bool:
+        """Return True for `slurm:`, all allocations, and for this one."""
+        return group in {SCHEME, f"{SCHEME}{self.allocation}"}
+
+
+class Slurm(Allocates):
+    """Nodes of Slurm's allocations."""
+
+    form = "slurm://ALLOCATION/NODE"
+    waits = "allocation {} waits in the queue of Slurm"
+
+    def parse(self, host: HostAddress) -> SlurmTarget:
+        """Parse `slurm://ALLOCATION/NODE`."""
+        found = _NODE.fullmatch(host.url)
+        if found is None:
+            raise self.refused(host)
+        return SlurmTarget(host=host, allocation=found[1], node=found[2])
+
+    def named(self, scheme: str, text: str) -> tuple[str, str]:
+        """Return `slurm:NUMBER`, all nodes of an allocation; `slurm:auto`, nodes on demand; or a single node."""
+        if "/" in text:
+            return text.partition("/")[2], f"{scheme}://{text}"
+        return NAME if text == "auto" else "", f"{scheme}:{text}"
+
+    def discover(self, asked: HostAddress, slots: int | None) -> HostGroup:
+        """Return the nodes of the allocation, without this machine."""
+        if asked.url.startswith(f"{SCHEME}//"):
+            return super().discover(asked, slots)
+        number = number_of(asked.url, os.environ)
+        until, nodes = read(number)
+        name = socket.gethostname()
+        ours = {name, name.partition(".")[0], os.environ.get("SLURMD_NODENAME")}
+        others = [
+            replace(asked, name=node, url=f"{SCHEME}//{number}/{node}", until=until)
+            for node in nodes
+            if node not in ours
+        ]
+        if not others:
+            raise BadRequest(f"allocation {number} has no node beside this machine: ask Slurm for more (--nodes=2)")
+        return HostGroup(tuple(others), f"{SCHEME}{number}")
+
+    def offer(self, asked: SourceRequest) -> Offer:
+        """Ask Slurm by `sbatch --test-only` for such an allocation."""
+        if asked.url not in {SCHEME, AUTO}:
+            raise BadRequest(f"{asked.url} is there already: leave out what is for nodes on demand, `host add slurm`")
+        if asked.time_limit_s is None or asked.max_hosts is None:
+            raise BadRequest(f"{AUTO}: add --time-limit 1h --max-hosts 4, so that nobody pays for hosts without end")
+        if words := [word for word in asked.options if not word.startswith("-")]:
+            raise BadRequest(
+                "--sbatch takes options with `=`, as in --sbatch='--gres=gpu:4 --exclusive', and so do the words "
+                f"behind `--`; {words[0]} is none"
+            )
+        minutes = max(1, round(asked.time_limit_s / 60))
+        limit = f"{minutes // 60}:{minutes % 60:02}:00"
+        source = asked.source(name=NAME, time_limit=limit, options=asked.options, slots=asked.slots or 1)
+        tested = submit(source, test_only=True)
+        source = replace(source, slots=asked.slots or processors(tested))
+        what = (
+            f"{source.max_hosts} hosts at most, {source.slots} slots each, for {source.time_limit} at a time; given "
+            f"back after {source.idle_s:g} s without work"
+        )
+        return Offer(source, what, f"Slurm would take it: {tested}\n")
+
+    def submit(self, source: HostSource) -> str:
+        """Request an allocation of one node."""
+        return submit(source)
+
+    def status(self, source: HostSource, numbers: Sequence[str]) -> dict[str, KnownAllocation]:
+        """Return those of the allocations that wait or run."""
+        del source
+        return allocations(numbers)
+
+    def cancel(self, source: str, number: str) -> None:
+        """Give the allocation back."""
+        del source
+        cancel(number)

@@ -21,7 +21,7 @@ import psutil
 from msgspec import Meta
 from msgspec.structs import replace
 
-from jupyter_elastic.hostfiles import host_failures, hosts_file, hosts_on_demand, shared_hosts
+from jupyter_elastic.hostfiles import host_failures, host_providers, hosts_file, hosts_on_demand, shared_hosts
 from jupyter_elastic.hostfiles.host_failures import HostFailure
 from jupyter_elastic.hostfiles.hosts_file import host_name
 from jupyter_elastic.hostfiles.hosts_on_demand import HostSource, SourceStatus
@@ -265,7 +265,7 @@ def _other(host: hosts_file.HostAddress, failure: HostFailure | None) -> Host:
 def _to_come(source: HostSource, brought: Sequence[hosts_file.HostAddress], status: SourceStatus) -> tuple[Host, ...]:
     """Return the slots of hosts that the source could still bring, all out, so that a job may request that many."""
     count = min((source.max_hosts - len(brought)) * source.slots, 10_000)
-    out = hosts_on_demand.said(source, status)
+    out = hosts_on_demand.said(source, status, host_providers.waits(source.kind))
     slots = tuple(Slot(index=index, out=out) for index in range(count))
     return (Host(name=source.name, kind="cpu", slots=slots, url=source.way),) if slots else ()
 

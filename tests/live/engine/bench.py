@@ -18,6 +18,7 @@ import msgspec
 import pytest
 
 from jupyter_elastic.driver.engine import AttemptContext, Engine
+from jupyter_elastic.hostfiles.host_providers import parse
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.jobfiles.captures import PAYLOAD
 from jupyter_elastic.jobfiles.payload import Payload
@@ -74,7 +75,7 @@ class Bench:
         (folder / PAYLOAD).write_bytes(msgspec.msgpack.encode(payload))
         task = AttemptContext(
             job=1, attempt=attempt, owner="me", folder=folder, python=python, runtime=folder,
-            min_slots=min_slots, warm=warm, hosts=hosts,
+            min_slots=min_slots, warm=warm, hosts=tuple(map(parse, hosts)),
         )  # fmt: skip
         self.engine = engine(task, self._report)
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 import psutil
 
 from jupyter_elastic.engines.torch.driver import Torch
+from jupyter_elastic.hostfiles.host_providers import parse
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
-from jupyter_elastic.hosts.host_url import command
 from jupyter_elastic.platform import paths
 from tests.live.engine.bench import Bench, check_training
 from tests.live.engine.ssh_scenario import CELLS, HOSTS, SAY, timed, times, workers_of
@@ -173,7 +173,7 @@ async def story(faults: Faults, machines: Machines) -> None:
     await faults.fills_the_disk()
     await faults.begins("disk has room again")
 
-    [kept] = command(HOSTS[1], "", paths.runtime_dir())[-4].split("=")[1:]
+    [kept] = parse(HOSTS[1]).command([], paths.runtime_dir()).argv[-4].split("=")[1:]
     stopped = commands(f"{kept} [mux]", psutil.pids())  # ssh's own connection, which all hands there share
     assert stopped
     await faults.lost("ssh stopped", lambda: send(signal.SIGSTOP, stopped), lambda: None)

@@ -18,10 +18,11 @@ import psutil
 
 from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.torch.driver import Torch
+from jupyter_elastic.hostfiles.host_providers import parse
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
-from jupyter_elastic.hosts import host_url
 from jupyter_elastic.hosts.connection.handshake import WorkerSetting
 from jupyter_elastic.hosts.connection.host_connection import HostConnection
+from jupyter_elastic.hosts.providers.ray import bridge
 from jupyter_elastic.types.errors import ElasticError
 from tests.live.engine.bench import TORCH, Bench, check_training
 from tests.live.engine.test_torch_distributed import cell
@@ -76,7 +77,7 @@ class Cluster:
     @staticmethod
     def nodes() -> list[Any]:
         """The living ones; none while Ray does not answer."""
-        listed = subprocess.run(host_url.ray_bridge(CLUSTER), stdout=subprocess.PIPE, text=True, check=False)
+        listed = subprocess.run(bridge(CLUSTER), stdout=subprocess.PIPE, text=True, check=False)
         return json.loads(listed.stdout) if listed.returncode == 0 else []
 
 
@@ -88,7 +89,7 @@ def raylet(number: int) -> psutil.Process:
 
 async def visit(there: HostAddress) -> str:
     """What is said of a host; empty: it can be used."""
-    worker_host = HostConnection(there, WorkerSetting.to_visit(sys.executable), lambda _: None)
+    worker_host = HostConnection(parse(there), WorkerSetting.to_visit(sys.executable), lambda _: None)
     try:
         await worker_host.visit()
     except ElasticError as problem:

@@ -12,6 +12,7 @@ from typing import Any
 
 from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.torch.driver import Torch
+from jupyter_elastic.hostfiles.host_providers import parse
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.hosts.connection.handshake import WorkerSetting
 from jupyter_elastic.hosts.connection.host_connection import HostConnection
@@ -42,7 +43,7 @@ def bench(folder: Path, engine: str, **more: Any) -> Bench:
 
 async def visit(host: HostAddress) -> str:
     """What is said of a host; empty: it can be used."""
-    worker_host = HostConnection(host, WorkerSetting.to_visit(sys.executable), lambda _: None)
+    worker_host = HostConnection(parse(host), WorkerSetting.to_visit(sys.executable), lambda _: None)
     try:
         await worker_host.visit()
     except ElasticError as problem:

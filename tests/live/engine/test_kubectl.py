@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from jupyter_elastic.engines.torch.driver import Torch
+from jupyter_elastic.hostfiles.host_providers import parse
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.hosts.connection.handshake import WorkerSetting
 from jupyter_elastic.hosts.connection.host_connection import HostConnection
@@ -41,14 +42,14 @@ def pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[HostAddress, 
 @asynchronous
 async def test_who_is_no_pod_is_said_in_kubectls_words(pods: tuple[HostAddress, ...]) -> None:
     other = HostAddress(name="gpu-7", url="kubectl://ada/gpu-7")
-    worker_host = HostConnection(other, WorkerSetting.to_visit("python"), lambda _: None)
+    worker_host = HostConnection(parse(other), WorkerSetting.to_visit("python"), lambda _: None)
     with pytest.raises(
         EngineError, match=r'no host agent answers on host gpu-7: Error from server \(NotFound\): pods "gpu-7"'
     ):
         await worker_host.visit()
     await worker_host.close_and_wait()
     no_python = HostAddress(name="gpu-0", url=pods[0].url, python="/opt/none/bin/python")
-    worker_host = HostConnection(no_python, WorkerSetting.to_visit("python"), lambda _: None)
+    worker_host = HostConnection(parse(no_python), WorkerSetting.to_visit("python"), lambda _: None)
     with pytest.raises(EngineError, match="no host agent answers on host gpu-0"):
         await worker_host.visit()
     await worker_host.close_and_wait()

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic.cli import autoalloc_commands as command
+from jupyter_elastic.cli import autoalloc_commands, host_commands
 from jupyter_elastic.hostfiles import hosts_on_demand
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
-from jupyter_elastic.hostfiles.hosts_on_demand import HostAllocation, HostSource, SourceStatus
+from jupyter_elastic.hostfiles.hosts_on_demand import HostAllocation, HostSource, KnownAllocation, SourceStatus
 from jupyter_elastic.hosts import allocation_rules
-from jupyter_elastic.hosts.allocation_rules import KnownAllocation, RequestHost, ReturnHost, Visit, decide
+from jupyter_elastic.hosts.allocation_rules import RequestHost, ReturnHost, Visit, decide
 from jupyter_elastic.hosts.providers import slurm
-from jupyter_elastic.hosts.providers.ray import RayCluster
+from jupyter_elastic.hosts.providers.ray import Ray, RayCluster
 from jupyter_elastic.scheduler.slots.slot_sources import Cpu, all_hosts
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
@@ -32,6 +32,18 @@ def status(*numbers: str, hosts: bool = True, **more: Any) -> SourceStatus:
         for number in numbers
     )
     return SourceStatus(allocations=tuple(made), **more)
+
+
+def change(given: dict[str, Any], state: Path, *hosts: HostAddress) -> str:
+    """`host add` or `host remove` with these arguments, for hosts on demand."""
+    plain = {"partition": "", "time_limit": "", "max_hosts": None, "idle": "", "sbatch": "", "bundle": "", "more": []}
+    about = {"action": "add", "url": None, "number": None, "network": "", "python": "", "label": [], "dry_run": False}
+    asked = argparse.Namespace(**{**plain, **about, **given})
+    name, url = host_commands.named(asked)
+    if asked.action == "remove":
+        return autoalloc_commands.remove(name, url, state)
+    assert autoalloc_commands.is_on_demand(asked, url)
+    return autoalloc_commands.set_up(asked, name, url, state, hosts)
 
 
 def kinds(actions: list[allocation_rules.Action]) -> list[type]:
@@ -127,11 +139,9 @@ def test_a_host_that_is_to_go_earlier_says_so() -> None:
     ],
 )
 def test_what_is_wrong_with_nodes_of_ray_is_said(given: dict[str, Any], said: str, tmp_path: Path) -> None:
-    plain = {"partition": "", "time_limit": "", "max_hosts": 2, "idle": "", "sbatch": "", "bundle": '{"CPU": 1}'}
-    about = {"slots": "c", "action": "add", "url": "ray://127.0.0.1:1", "number": None, "network": "", "python": ""}
-    asked = argparse.Namespace(**{**plain, **about, "label": [], "dry_run": False, **given})
+    plain = {"slots": "c", "url": "ray://127.0.0.1:1", "max_hosts": 2, "bundle": '{"CPU": 1}'}
     with pytest.raises((BadRequest, EngineError)) as refused:
-        command.change_ray(asked, tmp_path, [HostAddress(name="lab2", url="ssh://lab2")])
+        change({**plain, **given}, tmp_path, HostAddress(name="lab2", url="ssh://lab2"))
     assert said in str(refused.value)
 
 
@@ -147,12 +157,12 @@ def test_the_bridge_to_a_ray_cluster_says_why_it_can_not_be_asked() -> None:
 
 def test_a_host_has_the_slots_that_who_gave_it_says() -> None:
     source = HostSource(name="c", kind="ray", max_hosts=1, bundle={"GPU": 4}, slots=4)
-    cluster = RayCluster("ray://127.0.0.1:1")
+    cluster = Ray()
     assert cluster.slots(source, "n1", gpus=4, cores=64) == 4
     with pytest.raises(EngineError, match=r'n1 has 8 GPUs, and of Ray 4 were asked for: .*--bundle \'{"GPU": 8}\''):
         cluster.slots(source, "n1", gpus=8, cores=64)
-    assert slurm.slots(SOURCE, "n1", gpus=2, cores=64) == 2
-    assert slurm.slots(SOURCE, "n1", gpus=0, cores=16) == 16
+    assert slurm.Slurm().slots(SOURCE, "n1", gpus=2, cores=64) == 2
+    assert slurm.Slurm().slots(SOURCE, "n1", gpus=0, cores=16) == 16
 
 
 def test_a_success_between_failures_counts() -> None:
@@ -206,16 +216,6 @@ def test_what_is_wrong_is_said(
     given: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    plain = {
-        "partition": "",
-        "time_limit": "",
-        "max_hosts": None,
-        "idle": "",
-        "sbatch": "",
-        "bundle": "",
-        "dry_run": False,
-    }
-    about = {"action": "add", "url": None, "number": None, "network": "", "python": "", "dry_run": False}
     with pytest.raises(BadRequest) as refused:
-        command.change(argparse.Namespace(**{**plain, **about, **given}), tmp_path)
+        change({"slots": "slurm:auto", **given}, tmp_path)
     assert said in str(refused.value)

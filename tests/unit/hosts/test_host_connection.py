@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shlex
 import socket
@@ -16,19 +17,19 @@ import msgspec
 import psutil
 import pytest
 
-from jupyter_elastic.cli import ray_cluster
 from jupyter_elastic.forkserver.forked_workers import address
 from jupyter_elastic.host_agent import facts
 from jupyter_elastic.host_agent.facts import hello
 from jupyter_elastic.hostfiles import hosts_file
+from jupyter_elastic.hostfiles.host_providers import AgentCommand, parse
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.hosts import attempt_hosts as hosts_module
-from jupyter_elastic.hosts import host_url
 from jupyter_elastic.hosts.attempt_hosts import AttemptHosts
-from jupyter_elastic.hosts.connection import host_command
 from jupyter_elastic.hosts.connection.handshake import WorkerSetting, check
 from jupyter_elastic.hosts.connection.host_connection import HostConnection
 from jupyter_elastic.hosts.connection.remote_output import RemoteOutput
+from jupyter_elastic.hosts.providers import ray
+from jupyter_elastic.hosts.providers.local import LocalTarget
 from jupyter_elastic.jobfiles import displays
 from jupyter_elastic.jobfiles.captures import PAYLOAD
 from jupyter_elastic.jobfiles.displays import Display
@@ -39,12 +40,18 @@ from jupyter_elastic.protocol.ray_messages import RayNode
 from jupyter_elastic.types.errors import BadRequest, EngineError, ProtocolError
 
 
+def command(host: HostAddress, python: str, runtime: Path) -> list[str]:
+    """The command that connects to a host agent there."""
+    agent = [host.python or python, "-P", "-m", "jupyter_elastic.host_agent"]
+    return list(parse(host).command(agent, runtime).argv)
+
+
 def host(url: str = "ssh://lab2", **more: Any) -> HostAddress:
     return HostAddress(name="lab2", url=url, **more)
 
 
 def test_ssh_gets_the_destination_after_the_options_and_one_quoted_command() -> None:
-    argv = host_url.command(host("ssh://ada@lab2.example:2222", python="/opt/my env/bin/python"), "/p", Path("/run/x"))
+    argv = command(host("ssh://ada@lab2.example:2222", python="/opt/my env/bin/python"), "/p", Path("/run/x"))
     assert argv[0] == "ssh"
     assert argv[-3:-1] == ["--", "ada@lab2.example"]
     assert argv[argv.index("-p") + 1] == "2222"
@@ -63,13 +70,13 @@ def test_ssh_gets_the_destination_after_the_options_and_one_quoted_command() -> 
 )  # fmt: skip
 def test_a_way_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(BadRequest, match=re.escape("ssh://[user@]host[:port]")):
-        host_url.check(host(url))
+        parse(host(url))
 
 
-def test_srun_gets_the_node_and_no_option_of_a_step_around() -> None:
+def test_srun_gets_the_node_and_no_option_of_a_step_around(monkeypatch: pytest.MonkeyPatch) -> None:
     node = host("slurm://4711/lab-2", python="/opt/env/bin/python")
-    host_url.check(node)
-    argv = host_url.command(node, "/p", Path("/run/x"))
+    parse(node)
+    argv = command(node, "/p", Path("/run/x"))
     assert argv[0] == "srun"
     assert argv[-6:] == [
         "--jobid=4711", "--nodelist=lab-2", "/opt/env/bin/python", "-P", "-m", "jupyter_elastic.host_agent"
@@ -82,8 +89,9 @@ def test_srun_gets_the_node_and_no_option_of_a_step_around() -> None:
         "SLURM_MEM_PER_CPU": "9",
         "SRUN_CPUS_PER_TASK": "2",
     }
-    assert host_url.environment(node, ours) == {"PATH": "/bin", "SLURM_CONF": "/c"}
-    assert host_url.environment(host(), ours) == ours
+    monkeypatch.setattr(os, "environ", ours)
+    assert parse(node).command([], Path()).env == {"PATH": "/bin", "SLURM_CONF": "/c"}
+    assert parse(host()).command([], Path()).env is None
 
 
 @pytest.mark.parametrize(
@@ -93,7 +101,7 @@ def test_srun_gets_the_node_and_no_option_of_a_step_around() -> None:
 )  # fmt: skip
 def test_a_node_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(BadRequest, match="expected slurm://ALLOCATION/NODE"):
-        host_url.check(host(url))
+        parse(host(url))
 
 
 def test_a_step_has_what_slurm_gave_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,16 +126,16 @@ def test_forkserver_of_a_step_is_nobody_elses() -> None:
 
 
 def test_a_pod_is_reached_by_kubectl_exec() -> None:
-    words = host_url.command(host("kubectl://ada/gpu-0/main"), "/opt/python", Path("/run"))
+    words = command(host("kubectl://ada/gpu-0/main"), "/opt/python", Path("/run"))
     assert words[:6] == ["kubectl", "exec", "--stdin", "--namespace=ada", "gpu-0", "--container=main"]
     assert words[6:] == ["--", "/opt/python", "-P", "-m", "jupyter_elastic.host_agent"]
-    assert host_url.command(host("kubectl://ada/gpu-0"), "/opt/python", Path("/run"))[5] == "--"
+    assert command(host("kubectl://ada/gpu-0"), "/opt/python", Path("/run"))[5] == "--"
     one = msgspec.structs.replace(hello(), addresses=("127.0.0.1", "10.244.1.7"), came_by="")
-    assert host_url.data_address(host("kubectl://ada/gpu-0"), one) == "10.244.1.7"
+    assert parse(host("kubectl://ada/gpu-0")).data_address(one) == "10.244.1.7"
     two = msgspec.structs.replace(one, addresses=(*one.addresses, "192.168.0.7"))
     with pytest.raises(EngineError, match="name its network"):
-        host_url.data_address(host("kubectl://ada/gpu-0"), two)
-    assert host_url.data_address(host("kubectl://ada/gpu-0", network="192.168.0.0/16"), two) == "192.168.0.7"
+        parse(host("kubectl://ada/gpu-0")).data_address(two)
+    assert parse(host("kubectl://ada/gpu-0", network="192.168.0.0/16")).data_address(two) == "192.168.0.7"
 
 
 @pytest.mark.parametrize(
@@ -136,19 +144,19 @@ def test_a_pod_is_reached_by_kubectl_exec() -> None:
 )
 def test_a_pod_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(BadRequest, match="expected kubectl://NAMESPACE/POD"):
-        host_url.check(host(url))
+        parse(host(url))
 
 
 def test_a_node_of_a_ray_cluster_is_reached_by_the_bridge_which_holds_the_slots_there() -> None:
     url = "ray://10.0.0.1:6379/10.0.0.11"
-    argv = host_url.command(host(url, slots=3), "/opt/python", Path("/run/x"))
+    argv = command(host(url, slots=3), "/opt/python", Path("/run/x"))
     assert argv[1:] == [
         "-P", "-m", "jupyter_elastic.ray_bridge", "10.0.0.1:6379", "--node", "10.0.0.11", "--host", "lab2", "--pool",
         "x", "--cpus", "3", "--run", "/opt/python", "-P", "-m", "jupyter_elastic.host_agent",
     ]  # fmt: skip
-    argv = host_url.command(host(url, slots=2, devices=("GPU-1", "GPU-2")), "/opt/python", Path("/run/x"))
+    argv = command(host(url, slots=2, devices=("GPU-1", "GPU-2")), "/opt/python", Path("/run/x"))
     assert argv[argv.index("--pool") + 2 :][:3] == ["--gpus", "2", "--run"]
-    argv = host_url.command(host(url, source="cluster"), "/opt/python", Path("/run/x"))
+    argv = command(host(url, source="cluster"), "/opt/python", Path("/run/x"))
     assert argv[argv.index("--node") + 2] == "--run"  # its placement group holds the slots
 
 
@@ -158,17 +166,18 @@ def test_nodes_of_a_ray_cluster_are_hosts_with_what_ray_gives_away() -> None:
 
     cluster = host("ray://head:6379", network="10.0.0.0/8")
     found = [node(1, cpus=8, here=True), node(2, cpus=4), node(3, cpus=8, gpus=2), node(4)]
-    two, three = ray_cluster.hosts(cluster, None, found)
+    two, three = ray.hosts(cluster, None, found)
     assert (two.name, two.url, two.slots, two.devices) == ("lab2-10.0.0.2", "ray://head:6379/10.0.0.2", 4, ())
     assert (three.name, three.slots, len(three.devices), three.network) == ("lab2-10.0.0.3", 2, 2, "10.0.0.0/8")
-    assert [one.slots for one in ray_cluster.hosts(cluster, 3, found)] == [3, 2]
-    (one,) = ray_cluster.hosts(host("ray://head:6379/10.0.0.3"), None, found)
+    assert [one.slots for one in ray.hosts(cluster, 3, found)] == [3, 2]
+    (one,) = ray.hosts(host("ray://head:6379/10.0.0.3"), None, found)
     assert (one.name, one.url) == ("lab2", "ray://head:6379/10.0.0.3")
     same = [msgspec.structs.replace(node(number, cpus=1), address="127.0.0.1") for number in (5, 6)]
-    assert [one.url for one in ray_cluster.hosts(cluster, None, same)] == [f"ray://head:6379/{n.id}" for n in same]
-    assert ray_cluster.of_cluster("lab2", (two, host(), HostAddress(name="lab2-b", url="exec:"))) == {two.name}
+    assert [one.url for one in ray.hosts(cluster, None, same)] == [f"ray://head:6379/{n.id}" for n in same]
+    others = (two, host(), HostAddress(name="lab2-b", url="exec:"))
+    assert [one.name for one in others if parse(one).belongs_to("lab2")] == [two.name]
     with pytest.raises(BadRequest, match="no other node with CPUs or GPUs"):
-        ray_cluster.hosts(cluster, None, found[:1])
+        ray.hosts(cluster, None, found[:1])
 
 
 def test_who_has_no_ray_cluster_is_told_so_at_once() -> None:
@@ -176,7 +185,7 @@ def test_who_has_no_ray_cluster_is_told_so_at_once() -> None:
         nobody.bind(("127.0.0.1", 0))
         place = f"127.0.0.1:{nobody.getsockname()[1]}"
         with pytest.raises(EngineError, match=f"no Ray cluster answers at {place}: Connection refused; the address is"):
-            ray_cluster.nodes(place)
+            ray.nodes(place)
 
 
 @pytest.mark.parametrize(
@@ -184,19 +193,19 @@ def test_who_has_no_ray_cluster_is_told_so_at_once() -> None:
 )
 def test_a_way_by_ray_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(BadRequest, match=re.escape("ray://HOST:PORT/NODE")):
-        host_url.check(host(url))
+        parse(host(url))
 
 
 def test_the_data_address_is_in_the_network_or_where_the_command_came_in() -> None:
     seen = msgspec.structs.replace(hello(), addresses=("127.0.0.1", "10.1.0.7", "192.0.2.3"), came_by="192.0.2.3")
-    assert host_url.data_address(host(network="10.1.0.0/16"), seen) == "10.1.0.7"
-    assert host_url.data_address(host(), seen) == "192.0.2.3"
+    assert parse(host(network="10.1.0.0/16")).data_address(seen) == "10.1.0.7"
+    assert parse(host()).data_address(seen) == "192.0.2.3"
     with pytest.raises(EngineError, match=r"no address in the network 10\.9\.0\.0/16; its addresses are 127"):
-        host_url.data_address(host(network="10.9.0.0/16"), seen)
+        parse(host(network="10.9.0.0/16")).data_address(seen)
     with pytest.raises(EngineError, match="name its network"):
-        host_url.data_address(host(), msgspec.structs.replace(seen, came_by=""))
+        parse(host()).data_address(msgspec.structs.replace(seen, came_by=""))
     with pytest.raises(BadRequest, match=r"'10\.1' is none of IPv4"):
-        host_url.check(host(network="10.1"))
+        parse(host(network="10.1"))
 
 
 def test_what_is_installed_there_must_fit() -> None:
@@ -244,7 +253,7 @@ def opened(folder: Path, code: str) -> str:
 
     async def run() -> str:
         setting = WorkerSetting(folder=folder, python=str(python), environment={}, frameworks=(), warm=False)
-        worker_host = HostConnection(HostAddress(name="b", url="exec:"), setting, lambda _: None)
+        worker_host = HostConnection(parse(HostAddress(name="b", url="exec:")), setting, lambda _: None)
         with pytest.raises(EngineError) as caught:
             await worker_host.open()
         await worker_host.close_and_wait()
@@ -297,12 +306,16 @@ def test_words_of_a_login_shell_are_skipped(tmp_path: Path) -> None:
 
 
 def test_an_order_of_an_earlier_version_starts_a_host_agent_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    command = host_command.command
-    monkeypatch.setattr(host_command, "command", lambda *words: [*command(*words), "--warm"])
+    before = LocalTarget.command
+
+    def command(self: LocalTarget, agent: list[str], runtime: Path) -> AgentCommand:
+        return before(self, [*agent, "--warm"], runtime)
+
+    monkeypatch.setattr(LocalTarget, "command", command)
 
     async def run() -> None:
         setting = WorkerSetting.to_visit(sys.executable)
-        worker_host = HostConnection(HostAddress(name="b", url="exec:"), setting, lambda _: None)
+        worker_host = HostConnection(parse(HostAddress(name="b", url="exec:")), setting, lambda _: None)
         about = await worker_host.visit()
         assert psutil.Process(about.pid).cmdline()[-1] == "--warm"
         assert await worker_host.close_and_wait()
@@ -315,7 +328,7 @@ def test_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         setting = WorkerSetting(
             folder=tmp_path, python=sys.executable, environment={}, frameworks=(), warm=False, workdir="/nowhere"
         )
-        worker_host = HostConnection(HostAddress(name="b", url="exec:"), setting, lambda _: None)
+        worker_host = HostConnection(parse(HostAddress(name="b", url="exec:")), setting, lambda _: None)
         with pytest.raises(EngineError, match="host b: the notebook's folder /nowhere does not exist there"):
             await worker_host.open()
         await worker_host.close_and_wait()
@@ -351,7 +364,9 @@ def test_a_lost_host_is_not_reached_anew_by_who_asks_for_its_hand() -> None:
     async def story() -> None:
         owner: Any = SimpleNamespace(host_lost=lambda *_: None)
         address = HostAddress(name="b", url="exec:")
-        hosts = AttemptHosts([address], WorkerSetting.to_visit(sys.executable), owner, owner, asyncio.create_task)
+        hosts = AttemptHosts(
+            [parse(address)], WorkerSetting.to_visit(sys.executable), owner, owner, asyncio.create_task
+        )
         worker_host = hosts.remote("b:0")
         hosts.unusable("b", "no reason")
         assert hosts.remote("b:0") is worker_host
@@ -367,7 +382,7 @@ def test_a_host_whose_time_is_over_is_not_tried_until_it_is_added_anew(monkeypat
 
     class Silent(HostConnection):
         async def open(self) -> None:
-            tried.append(self.host)
+            tried.append(self.target)
             raise EngineError("nobody")
 
     monkeypatch.setattr(hosts_module, "HostConnection", Silent)
@@ -375,13 +390,13 @@ def test_a_host_whose_time_is_over_is_not_tried_until_it_is_added_anew(monkeypat
     async def story() -> None:
         owner: Any = SimpleNamespace(host_lost=lambda *_: None)
         setting = msgspec.structs.replace(WorkerSetting.to_visit(sys.executable), lost_s=0.0)
-        hosts = AttemptHosts([HostAddress(name="b", url="exec:")], setting, owner, owner, asyncio.create_task)
+        hosts = AttemptHosts([parse(HostAddress(name="b", url="exec:"))], setting, owner, owner, asyncio.create_task)
         hosts.remote("b:0")
-        hosts.add([HostAddress(name="b", url="exec:", until=time.time())])
+        hosts.add([parse(HostAddress(name="b", url="exec:", until=time.time()))])
         hosts.unusable("b", "Ray drains it")
         await asyncio.sleep(0.1)
         assert not tried
-        again = HostAddress(name="b", url="exec:", slots=2)
+        again = parse(HostAddress(name="b", url="exec:", slots=2))
         hosts.add([again])
         async with asyncio.timeout(10):
             while not tried:  # noqa: ASYNC110 - it is a list

@@ -12,6 +12,7 @@ import psutil
 
 from jupyter_elastic.cli import host_commands
 from jupyter_elastic.host_agent.facts import hello
+from jupyter_elastic.hostfiles.host_providers import parse
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.hosts.connection.handshake import WorkerSetting
 from jupyter_elastic.hosts.connection.host_connection import HostConnection
@@ -45,7 +46,7 @@ def test_a_hand_that_floods_is_written_down_as_fast_as_the_disk_takes_it_and_not
     before = psutil.Process().memory_info().rss
 
     async def run() -> None:
-        worker_host = HostConnection(HostAddress(name="b", url="exec:"), setting, lambda _: None)
+        worker_host = HostConnection(parse(HostAddress(name="b", url="exec:")), setting, lambda _: None)
         await worker_host.open()
         written = tmp_path / "rank.0" / "stdout"
         while not written.exists() or written.stat().st_size < FLOOD:  # noqa: ASYNC110 - files have no events

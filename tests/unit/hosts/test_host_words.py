@@ -10,8 +10,6 @@ import pytest
 from jupyter_elastic.cli import autoalloc_commands, commands, host_commands
 from jupyter_elastic.types.errors import BadRequest
 
-pytestmark = pytest.mark.xfail(strict=True, reason="a provider is no word of `host add`")
-
 
 def parsed(*words: str) -> argparse.Namespace:
     return commands.parser("jupyter elastic", notebook=True, first="host").parse_args(["host", *words])
