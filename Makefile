@@ -12,10 +12,14 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo lab test test-fast test-newest-torch test-pythons notebook-tools check bench docs pictures clean chromium
 
-demo: $(DONE)/horovod
-	$(BIN)/python scripts/demo.py
+# First on PyTorch's own groups, which need no compiler; then on Horovod.
+demo: $(DONE)/package
+	$(BIN)/python scripts/demo.py --engine torch
+	@[ -e $(DONE)/horovod ] || echo "Now with Horovod: TensorFlow, the tools and Horovod are installed, 12 to 15 minutes, once."
+	$(MAKE) --no-print-directory $(DONE)/horovod
+	$(BIN)/python scripts/demo.py --engine horovod
 
-lab: $(DONE)/horovod
+lab: $(DONE)/package
 	$(BIN)/jupyter lab examples
 
 test: $(DONE)/tools
@@ -95,35 +99,49 @@ FORGET_HALVES = $(BIN)/python scripts/half_installed.py
 # Python compiles what is imported; compiling all that is installed takes longer than the rest of it.
 INSTALL := $(BIN)/python -m pip install -q --no-compile
 
-$(DONE)/frameworks:
-	@echo "Making .venv with torch and TensorFlow: about 3 minutes and 4 GB, once."
+$(DONE)/torch:
+	@echo "Making .venv with torch: about 1 minute and 1 GB, once."
 	@rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --upgrade pip setuptools wheel
 	$(INSTALL) "$(TORCH)"
-	$(INSTALL) $(foreach p,$(TENSORFLOW),"$(p)")
 	$(BIN)/python -c "import torch"
-	$(BIN)/python -c "import tensorflow, tf_keras"
 	@mkdir -p $(DONE) && touch $@
 
 FRONTEND := jupyter_elastic/widgets/frontend
 SOURCES := $(wildcard $(addprefix $(FRONTEND)/,package-lock.json build.mjs schema/* style/* src/* src/*/*))
 
-$(DONE)/package: $(DONE)/frameworks pyproject.toml $(SOURCES)
+$(DONE)/package: $(DONE)/torch pyproject.toml $(SOURCES)
 	@echo "Installing jupyter-elastic with its front end, JupyterLab and what the examples use: about 2 minutes."
 	@rm -rf jupyter_elastic/labextension jupyter_elastic/widgets/static
 	$(FORGET_HALVES)
-	$(INSTALL) -e ".[dev]"
+	$(INSTALL) -e ".[examples]"
 	$(BIN)/python -c "import jupyter_elastic, ipykernel, jupyterlab, matplotlib, nbclient, sklearn"
 	@touch $@
 
-$(DONE)/horovod: $(DONE)/package jupyter_elastic/engines/horovod/build/hvd-cxx
+# One that was installed and can't be imported is not kept: pip would take it for installed.
+$(DONE)/tensorflow: | $(DONE)/package
+	@echo "Installing TensorFlow: about 1 minute and 2 GB."
+	$(FORGET_HALVES)
+	-@$(BIN)/python -m pip uninstall -q -y $(foreach p,$(TENSORFLOW),$(firstword $(subst =, ,$(p)))) 2>/dev/null
+	$(INSTALL) $(foreach p,$(TENSORFLOW),"$(p)")
+	$(BIN)/python -c "import tensorflow, tf_keras"
+	@touch $@
+
+$(DONE)/dev: $(DONE)/tensorflow $(DONE)/package
+	@echo "Installing what the tests need: about 2 minutes."
+	$(FORGET_HALVES)
+	$(INSTALL) -e ".[dev]"
+	@touch $@
+
+$(DONE)/horovod: $(DONE)/dev jupyter_elastic/engines/horovod/build/hvd-cxx
+	@echo "Building Horovod: 3 to 8 minutes, once."
 	$(FORGET_HALVES)
 	MAKEFLAGS= $(BIN)/jupyter elastic build-horovod
 	@touch $@
 
 # The browser tests run with both: they differ in how a click reaches a busy kernel.
-$(DONE)/older-ipykernel: $(DONE)/package
+$(DONE)/older-ipykernel: $(DONE)/dev
 	@rm -rf $(VENV)/ipykernel-7.3
 	$(INSTALL) --no-deps --target $(VENV)/ipykernel-7.3 "ipykernel==7.3.*"
 	PYTHONPATH=$(VENV)/ipykernel-7.3 $(BIN)/python -c "import ipykernel"
@@ -131,13 +149,13 @@ $(DONE)/older-ipykernel: $(DONE)/package
 
 # What stands before JupyterHub in its tests.
 PROXY := $(VENV)/configurable-http-proxy
-$(DONE)/proxy: $(DONE)/package
+$(DONE)/proxy: $(DONE)/dev
 	@rm -rf $(PROXY)
 	$(BIN)/npm install --silent --prefix $(PROXY) configurable-http-proxy@5.3.0
 	@touch $@
 
 # What the tests' other machines are reached by. It is unpacked, not installed: that would open a port of this machine.
-$(DONE)/sshd: $(DONE)/package | chromium
+$(DONE)/sshd: $(DONE)/dev | chromium
 	@rm -rf $(VENV)/sshd && mkdir -p $(VENV)/sshd/packages
 	@{ apt-get update -q >/dev/null; cd $(VENV)/sshd/packages && apt-get download -q openssh-server libwrap0 >/dev/null && \
 	  for p in *.deb; do dpkg -x "$$p" ..; done; } || echo "There are no packages of Debian's here: tests by SSH are skipped."

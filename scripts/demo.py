@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from pathlib import Path
@@ -14,13 +15,19 @@ EXAMPLE = ROOT / "examples" / "01_first_cell.ipynb"
 
 
 def main() -> int:
-    """Run the notebook; print accuracy, engine and world size."""
+    """Run the notebook with the given engine; print accuracy, engine and world size."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--engine", default="torch")
+    engine = parser.parse_args().engine
     from jupyter_elastic.client import Client
     from jupyter_elastic.client.services import ensure
 
-    print(f"Running {EXAMPLE.relative_to(ROOT)} through a real kernel: about half a minute.", flush=True)
+    example = EXAMPLE.relative_to(ROOT)
+    print(f"Running {example} on the engine {engine} through a real kernel: about half a minute.", flush=True)
     begun = time.time()
     notebook = nbformat.read(EXAMPLE, as_version=4)
+    for cell in notebook.cells:
+        cell.source = cell.source.replace("%%distribute", f"%%distribute --engine {engine}")
     client = NotebookClient(
         notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(EXAMPLE.parent)}}
     )
@@ -42,7 +49,7 @@ def main() -> int:
     print(f"job {job.job} '{job.spec.name}': {job.phase} in {(job.ended_at or 0) - job.submitted_at:.1f} s")
     print(f"engine {job.spec.engine}, world size {world}")
     print(accuracy)
-    print(f"\nOpen it in JupyterLab:  make lab     (or: .venv/bin/jupyter lab {EXAMPLE.relative_to(ROOT)})")
+    print(f"\nOpen it in JupyterLab:  make lab     (or: .venv/bin/jupyter lab {example})")
     return 0
 
 
