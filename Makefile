@@ -104,7 +104,7 @@ $(DONE)/torch:
 	@rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --upgrade pip setuptools wheel
-	$(INSTALL) "$(TORCH)"
+	$(INSTALL) "$(TORCH)" numpy
 	$(BIN)/python -c "import torch"
 	@mkdir -p $(DONE) && touch $@
 

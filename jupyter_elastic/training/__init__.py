@@ -19,6 +19,7 @@ Imports nothing heavy: frameworks are imported in `training.torch` and `training
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import socket
@@ -41,9 +42,11 @@ from jupyter_elastic.training.ranks import collective as _collective
 from jupyter_elastic.training.ranks import formed as _formed
 from jupyter_elastic.training.ranks import members as _members
 from jupyter_elastic.training.report import report
+from jupyter_elastic.training.report import reporter as _reporter
 from jupyter_elastic.training.run import run
 from jupyter_elastic.training.share import share
 from jupyter_elastic.training.state import State
+from jupyter_elastic.training.state import position_of as _position_of
 from jupyter_elastic.training.unequal.local_shards import LocalShard as _LocalShard
 from jupyter_elastic.types import BALANCE, BALANCES
 from jupyter_elastic.types.errors import BadRequest
@@ -92,8 +95,9 @@ def batches(
     balance: str | None = None,
     drop_last: bool = False,
     least: int | None = None,
+    epochs: int | None = None,
 ) -> Iterator[Any]:
-    """Yield this worker's share of each batch of one epoch, in the data's own form.
+    """Yield this worker's share of each batch of one epoch, or of `epochs` epochs, in the data's own form.
 
     The order depends on `seed` and the epoch alone. After a change of the group, or a restart from a commit, the epoch
     goes on where it was, so every sample is trained exactly once an epoch. A worker without a share gets samples of the
@@ -119,6 +123,8 @@ def batches(
         least: Minimum number of samples of a share, if the batch has so many: BatchNorm and contrastive losses can't be
             trained on one. Smaller shares go to other workers. Default: 2. Not with `shard(..., balance=...)`, whose
             samples stay with their workers.
+        epochs: Number of epochs in all: the loop then sets `state.epoch` itself, and at the end of each epoch adds the
+            last reported metrics to `state.history` and commits. None: one epoch, in a loop over `state.epochs`.
 
     Yields:
         This worker's samples in the form of `data`: along the first axis nearly `batch_size / size()` of them, or
@@ -126,9 +132,15 @@ def batches(
 
     Raises:
         BadRequest: A size is not a whole number of at least 1, the arrays are of different lengths, `data` has no
-            length, `batch_size` is no multiple of the number of logical workers, or shares by speed are requested but
-            impossible.
+            length, `batch_size` is no multiple of the number of logical workers, shares by speed are requested but
+            impossible, or `epochs` is given outside of a function under `training.run`.
     """
+    if epochs is not None:
+        epoch = functools.partial(
+            batches, data, batch_size, shuffle=shuffle, seed=seed, micro_batch=micro_batch, collate=collate,
+            balance=balance, drop_last=drop_last, least=least,
+        )  # fmt: skip
+        return _in_epochs(epochs, epoch, train=train)
     if not isinstance(batch_size, int) or batch_size < 1:
         raise BadRequest(f"batch_size must be a whole number of samples, at least 1, not {batch_size!r}.")
     if micro_batch is not None and (not isinstance(micro_batch, int) or micro_batch < 1):
@@ -156,6 +168,21 @@ def batches(
     if not train:
         return _evaluation(data, batch_size, micro_batch, collate)
     return _iterate(data, batch_size, balanced=balanced, drop_last=drop_last, least=least, **how)
+
+
+def _in_epochs(count: int, epoch: Callable[[], Iterator[Any]], *, train: bool) -> Iterator[Any]:
+    state = _context.state
+    if not isinstance(state, State) or not train or _position_of(state).in_epochs:
+        raise BadRequest(
+            "batches(..., epochs=...) trains, in a function under @training.run and outside of state.epochs: leave "
+            "epochs out elsewhere."
+        )
+    for number in state.epochs(count):
+        state.epoch = number
+        _reporter.latest.clear()
+        yield from epoch()
+        state.log(**_reporter.latest)
+        state.commit()
 
 
 def _balanced(balance: str | None) -> bool:

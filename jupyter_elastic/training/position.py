@@ -243,6 +243,7 @@ class NoPosition:
 
     own = False
     looping = False
+    in_epochs = False
     logical_workers: int | None = None
 
     def enter(self, count: int) -> int | None:  # noqa: ARG002  as `Position`'s

@@ -56,6 +56,8 @@ class Reporter:
     def __init__(self) -> None:
         self.unsent: dict[str, deque[Any]] = {}
         """The values since the last sending."""
+        self.latest: dict[str, Any] = {}
+        """The last value of each metric in this epoch of `batches(..., epochs=...)`."""
         self.metrics: dict[str, float] = {}
         """The metrics as last sent."""
         self.names: set[str] = set()
@@ -80,7 +82,8 @@ class Reporter:
                 if name in EXACT:
                     self.exact[name] = EXACT[name](value)
                 elif name in self.names or self._takes(name):
-                    self.unsent.setdefault(name, deque(maxlen=AVERAGED)).append(_kept(value))
+                    self.latest[name] = _kept(value)
+                    self.unsent.setdefault(name, deque(maxlen=AVERAGED)).append(self.latest[name])
             if context.warming_up:
                 return None
             self.reported_at = time.monotonic()
