@@ -42,7 +42,7 @@ $(NEWEST)/.done: pyproject.toml jupyter_elastic/engines/horovod/build/hvd-cxx
 	@rm -rf $(NEWEST)
 	$(PYTHON) -m venv $(NEWEST)
 	$(NEWEST)/bin/python -m pip install -q --upgrade pip setuptools wheel torch
-	$(NEWEST)/bin/python -m pip install -q -e ".[dev]"
+	$(NEWEST)/bin/python -m pip install -q -e ".[dev]" $(PLUGINS)
 	MAKEFLAGS= $(NEWEST)/bin/jupyter elastic build-horovod
 	@touch $@
 
@@ -58,6 +58,7 @@ test-pythons: $(foreach p,$(PYTHONS),.venv-pythons/$(p)/.done)
 	@rm -rf $(@D)
 	$* -m venv $(@D)
 	$(@D)/bin/python -m pip install -q -e ".[test]"
+	$(@D)/bin/python -m pip install -q --no-deps $(PLUGINS)
 	@touch $@
 
 # Other notebook tools, as they come from their makers, in an environment of their own with this checkout in it.
@@ -74,9 +75,9 @@ notebook-tools: $(DONE)/tools .venv-tools/.done
 check: $(DONE)/tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict -p jupyter_elastic
+	$(BIN)/mypy --strict -p jupyter_elastic -p jupyter_elastic_ray
 	$(BIN)/lint-imports
-	$(BIN)/python scripts/check_docstrings.py
+	$(BIN)/python scripts/check_docstrings.py jupyter_elastic plugins
 	$(BIN)/python scripts/screen_types.py --check
 	$(BIN)/python scripts/markdown_lines.py
 
@@ -96,6 +97,8 @@ clean:
 # empty environment, the others with what pip has finished. A changed pyproject.toml installs only what is new in it.
 # Stages that need nothing of each other may run at the same time: `make -j2`.
 FORGET_HALVES = $(BIN)/python scripts/half_installed.py
+# Distributions of their own in this repository.
+PLUGINS := -e plugins/jupyter-elastic-ray
 # Python compiles what is imported; compiling all that is installed takes longer than the rest of it.
 INSTALL := $(BIN)/python -m pip install -q --no-compile
 
@@ -128,10 +131,10 @@ $(DONE)/tensorflow: | $(DONE)/package
 	$(BIN)/python -c "import tensorflow, tf_keras"
 	@touch $@
 
-$(DONE)/dev: $(DONE)/tensorflow $(DONE)/package
+$(DONE)/dev: $(DONE)/tensorflow $(DONE)/package plugins/jupyter-elastic-ray/pyproject.toml
 	@echo "Installing what the tests need: about 2 minutes."
 	$(FORGET_HALVES)
-	$(INSTALL) -e ".[dev]"
+	$(INSTALL) -e ".[dev]" $(PLUGINS)
 	@touch $@
 
 $(DONE)/horovod: $(DONE)/dev jupyter_elastic/engines/horovod/build/hvd-cxx

@@ -55,6 +55,7 @@ LEFT = f"{SLOTS}::test_what_is_left_of_a_lease_is_ended_and_nobody_else_gets_in[
 SEEN = "unit/scheduler/test_what_others_see.py"
 VISIBLE = "unit/scheduler/test_visibility.py"
 FILES, FOLDER = "live/daemon/test_job_files.py", "unit/jobfiles/test_job_folder.py"
+SHARED = "unit/scheduler/test_shared_hosts.py::test_a_way_by_which_all_would_be_one_user_is_refused"
 GUARDS = (
     # leases: a slot comes back, and only when nothing of its attempt lives
     Guard("a lease that has run out stays so", "driver/lease.py",
@@ -93,6 +94,11 @@ GUARDS = (
     Guard("a session that keeps slots too long loses them", "scheduler/slots/leases.py",
           "*(state.ended[job] for job in state.pinned)]", "]",
           "unit/scheduler/test_agents.py::test_a_session_that_never_gives_its_slots_back_loses_them[True]"),
+    Guard("users of a shared pool reach its hosts as themselves", "hostfiles/shared_hosts.py",
+          "if host_providers.parse(host).isolates_users:", "if host_providers.parse(host):",
+          f"{SHARED}[slurm://7/lab2]"),
+    Guard("a URL that names a user makes all users one", "hosts/providers/ssh.py",
+          'return "@" not in self.destination', "return True", f"{SHARED}[ssh://root@lab2]"),
     Guard("why a user's host failed is told to nobody else", "types/texts.py",
           'return reason.partition(" (")[0] if reason.startswith(_LOST) else reason', "return reason",
           "live/daemon/test_others.py::test_others_read_that_a_host_was_lost_and_not_why"),

@@ -1,1 +1,1 @@
-"""Conformance suites for authors of engines and policies."""
+"""Conformance suites for authors of engines, policies and host providers."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from jupyter_elastic_ray.provider import bridge
 
 from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.torch.driver import Torch
@@ -22,7 +23,6 @@ from jupyter_elastic.hostfiles.host_providers import parse
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.hosts.connection.handshake import WorkerSetting
 from jupyter_elastic.hosts.connection.host_connection import HostConnection
-from jupyter_elastic.hosts.providers.ray import bridge
 from jupyter_elastic.types.errors import ElasticError
 from tests.live.engine.bench import TORCH, Bench, check_training
 from tests.live.engine.test_torch_distributed import cell

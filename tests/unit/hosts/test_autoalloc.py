@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jupyter_elastic_ray.provider import Ray, RayCluster
 
 from jupyter_elastic.cli import autoalloc_commands, host_commands
 from jupyter_elastic.hostfiles import hosts_on_demand
@@ -15,7 +16,6 @@ from jupyter_elastic.hostfiles.hosts_on_demand import HostAllocation, HostSource
 from jupyter_elastic.hosts import allocation_rules
 from jupyter_elastic.hosts.allocation_rules import RequestHost, ReturnHost, Visit, decide
 from jupyter_elastic.hosts.providers import slurm
-from jupyter_elastic.hosts.providers.ray import Ray, RayCluster
 from jupyter_elastic.scheduler.slots.slot_sources import Cpu, all_hosts
 from jupyter_elastic.types.errors import BadRequest, EngineError
 

@@ -16,6 +16,8 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
+from jupyter_elastic_ray import provider as ray
+from jupyter_elastic_ray.bridge_messages import RayNode
 
 from jupyter_elastic.forkserver.forked_workers import address
 from jupyter_elastic.host_agent import facts
@@ -28,7 +30,6 @@ from jupyter_elastic.hosts.attempt_hosts import AttemptHosts
 from jupyter_elastic.hosts.connection.handshake import WorkerSetting, check
 from jupyter_elastic.hosts.connection.host_connection import HostConnection
 from jupyter_elastic.hosts.connection.remote_output import RemoteOutput
-from jupyter_elastic.hosts.providers import ray
 from jupyter_elastic.hosts.providers.local import LocalTarget
 from jupyter_elastic.jobfiles import displays
 from jupyter_elastic.jobfiles.captures import PAYLOAD
@@ -36,7 +37,6 @@ from jupyter_elastic.jobfiles.displays import Display
 from jupyter_elastic.jobfiles.job_folder import JobFolder
 from jupyter_elastic.protocol import host_agent_messages as messages
 from jupyter_elastic.protocol.host_agent_messages import FROM_HOST_AGENT, MAGIC, TO_HOST_AGENT
-from jupyter_elastic.protocol.ray_messages import RayNode
 from jupyter_elastic.types.errors import BadRequest, EngineError, ProtocolError
 
 
@@ -65,7 +65,7 @@ def test_ssh_gets_the_destination_after_the_options_and_one_quoted_command() -> 
     [
         "lab2", "ssh://", "ssh://-oProxyCommand=x", "ssh://a;b", "ssh://$(x)", "ssh://a b", "ssh://a@b@c", "ssh://@a",
         "ssh://a@-b", "ssh://a/b", "ssh://a:x", "ssh://a:99999", "http://a", "ssh://a?b", "exec:rm", "ssh://ä",
-        "ssh://[::1]",
+        "ssh://[::1]", "ssh://a\n", "ssh://a\nb", "ssh://a\tb",
     ],
 )  # fmt: skip
 def test_a_way_that_is_none_is_refused(url: str) -> None:
@@ -151,7 +151,7 @@ def test_a_node_of_a_ray_cluster_is_reached_by_the_bridge_which_holds_the_slots_
     url = "ray://10.0.0.1:6379/10.0.0.11"
     argv = command(host(url, slots=3), "/opt/python", Path("/run/x"))
     assert argv[1:] == [
-        "-P", "-m", "jupyter_elastic.ray_bridge", "10.0.0.1:6379", "--node", "10.0.0.11", "--host", "lab2", "--pool",
+        "-P", "-m", "jupyter_elastic_ray", "10.0.0.1:6379", "--node", "10.0.0.11", "--host", "lab2", "--pool",
         "x", "--cpus", "3", "--run", "/opt/python", "-P", "-m", "jupyter_elastic.host_agent",
     ]  # fmt: skip
     argv = command(host(url, slots=2, devices=("GPU-1", "GPU-2")), "/opt/python", Path("/run/x"))

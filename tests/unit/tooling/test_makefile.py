@@ -54,7 +54,12 @@ elif words[:1] == ["-c"]:
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A checkout with the Makefile and what its stages look at."""
-    for name in ("Makefile", "pyproject.toml", "jupyter_elastic/engines/horovod/build/hvd-cxx"):
+    for name in (
+        "Makefile",
+        "pyproject.toml",
+        "jupyter_elastic/engines/horovod/build/hvd-cxx",
+        "plugins/jupyter-elastic-ray/pyproject.toml",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     python = tmp_path / "python"

@@ -1,4 +1,4 @@
-"""Starts a host agent on a node of a Ray cluster, lists the nodes, or serves groups (`python -m ...ray_bridge`).
+"""Starts a host agent on a node of a Ray cluster, lists the nodes, or serves groups (`python -m jupyter_elastic_ray`).
 
 Only this process imports Ray: the import takes a second, its version is the cluster's, and what it opens and starts is
 gone with it. An actor on the node starts the host agent; the actor belongs to this process and ends with it, and the
@@ -28,8 +28,8 @@ import msgspec
 
 from jupyter_elastic.hostfiles import hosts_file
 from jupyter_elastic.platform import paths
-from jupyter_elastic.protocol.ray_messages import RayNode
-from jupyter_elastic.ray_bridge import placement_groups
+from jupyter_elastic_ray import placement_groups
+from jupyter_elastic_ray.bridge_messages import RayNode
 
 NAMESPACE = "jupyter-elastic"
 CONNECT_S = 5.0
@@ -111,7 +111,7 @@ class HoldActor:
 
 def main() -> int:
     """Run the requested command; return the exit code, the host agent's own if there was one."""
-    parser = argparse.ArgumentParser(prog="python -m jupyter_elastic.ray_bridge", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m jupyter_elastic_ray", description=__doc__)
     parser.add_argument("address", help="of the cluster's GCS: HOST:PORT")
     parser.add_argument("--node", default="", help="address or id; left out: list the nodes")
     parser.add_argument("--host", default="", help="the node's name in the pool, which learns when Ray drains it")

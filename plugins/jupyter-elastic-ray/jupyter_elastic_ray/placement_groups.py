@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from jupyter_elastic.protocol.ray_messages import CreateGroup, RayGroup, RayGroups, RayNode, RemoveGroup, ToBridge
+from jupyter_elastic_ray.bridge_messages import CreateGroup, RayGroup, RayGroups, RayNode, RemoveGroup, ToBridge
 
 LEAVE_S = 60.0
 """Seconds in which a node drained without a deadline is left: Ray ends it as soon as nothing runs there."""

@@ -27,7 +27,8 @@ from jupyter_elastic.hostfiles.host_providers import AgentCommand, Allocates, Ho
 from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.hostfiles.hosts_on_demand import HostSource, KnownAllocation, SourceRequest
 from jupyter_elastic.protocol.host_agent_messages import HostHello
-from jupyter_elastic.protocol.ray_messages import (
+from jupyter_elastic.types.errors import BadRequest, EngineError
+from jupyter_elastic_ray.bridge_messages import (
     MAX_BYTES,
     CreateGroup,
     RayGroup,
@@ -37,7 +38,6 @@ from jupyter_elastic.protocol.ray_messages import (
     RemoveGroup,
     ToBridge,
 )
-from jupyter_elastic.types.errors import BadRequest, EngineError
 
 LAST_BYTES = 4000
 """Length of the tail of a bridge's stderr that is searched for the reason of its end."""
@@ -47,7 +47,7 @@ BEGIN_S, ASK_S = 90.0, 30.0
 ANSWER_S = 180.0
 """Seconds that a host agent may take to answer: Ray starts a process, which imports Ray, on each side."""
 _URL = re.compile(r"ray://([A-Za-z0-9][A-Za-z0-9._-]*:[0-9]{1,5})(?:/([A-Za-z0-9][A-Za-z0-9._-]*))?")
-_MODULE = ("-P", "-m", "jupyter_elastic.ray_bridge")
+_MODULE = ("-P", "-m", "jupyter_elastic_ray")
 _BUNDLE = """{}: add --max-hosts 4, and what Ray is asked for, for each: --bundle '{{"GPU": 4}}', or '{{"CPU": 8}}'"""
 _WORD = "--bundle="
 

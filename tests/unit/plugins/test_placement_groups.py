@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jupyter_elastic.ray_bridge.placement_groups import LEAVE_S, ends
+from jupyter_elastic_ray.placement_groups import LEAVE_S, ends
 
 
 def test_a_node_is_left_by_its_deadline_or_soon_after_it_was_seen_to_be_drained_where_ray_has_none() -> None:
