@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -53,8 +54,11 @@ class Stopped(Struct, frozen=True, kw_only=True):
     """Kind and pid of each: `daemon`, `agent`, `driver`, `session's worker` or `warm parent`."""
 
 
-def stop(runtime: Path, *, force: bool) -> Stopped:
-    """End the pool with this runtime folder; unless `force`, do nothing while jobs are not over."""
+def stop(runtime: Path, *, force: bool, ask: Callable[[Stopped], bool] = lambda _: True) -> Stopped:
+    """End the pool with this runtime folder; unless `force`, do nothing while jobs are not over.
+
+    `ask` is shown what would be ended, and returns False to leave the pool alone.
+    """
     endpoint = private_files.read_json(runtime / "daemon.json", endpoints.Endpoint)
     daemon = (endpoint.pid, endpoint.start_time) if endpoint is not None else (0, 0.0)
     pool = _name(runtime, daemon, _agent(runtime))
@@ -71,7 +75,8 @@ def stop(runtime: Path, *, force: bool) -> Stopped:
     try:
         jobs = _jobs(client, theirs=bool(processes.living([daemon])))
         names = tuple(jobs.values()) or tuple(f"of driver {pid}" for what, (pid, _) in there if what == "driver")
-        if names and not force:
+        found = Stopped(pool=pool, jobs=names, ended=tuple(f"{what} (pid {pid})" for what, (pid, _) in there))
+        if (names and not force) or (there and not ask(found)):
             return Stopped(pool=pool, jobs=names, refused=True)
         if client is not None and jobs:
             _end_jobs(client, list(jobs))
@@ -84,7 +89,7 @@ def stop(runtime: Path, *, force: bool) -> Stopped:
         asyncio.run(_end(processes.living(group()), grace_s))
     (runtime / "agent.json").unlink(missing_ok=True)  # it was ended on purpose: no driver starts another
     starts.release()
-    return Stopped(pool=pool, jobs=names, ended=tuple(f"{what} (pid {pid})" for what, (pid, _) in there))
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,10 +97,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="jupyter elastic stop", description=HELP)
     parser.add_argument("--all", action="store_true", help="every pool of this user, wherever its folder is")
     parser.add_argument("--force", action="store_true", help="cancel the jobs that are not over")
+    parser.add_argument("--yes", action="store_true", help="with --all: do not ask before each pool")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(argv)
     folders = paths.runtime_dirs() if options.all else [paths.runtime_dir()]
-    results = [stop(folder, force=options.force) for folder in folders]
+    ask = _ask if options.all and not options.yes else lambda _: True
+    results = [stop(folder, force=options.force, ask=ask) for folder in folders]
     shown = [result for result in results if result.ended or result.refused or not options.all]
     if options.json:
         print_json(results)
@@ -104,12 +111,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(any(result.refused for result in results))
 
 
+def _ask(found: Stopped) -> bool:
+    """Ask the person at the terminal; without a terminal, agree only where no job would be ended."""
+    if not sys.stdin.isatty():
+        return not found.jobs
+    jobs = f" and its jobs {', '.join(found.jobs)}" if found.jobs else ""
+    return input(f"End the pool {found.pool}{jobs}? [y/N] ").strip().lower() in {"y", "yes"}
+
+
 def _as_text(result: Stopped) -> str:
-    if result.refused:
+    if result.refused and result.jobs:
         return (
             f"{result.pool}: left alone, {len(result.jobs)} job(s) are not over: {', '.join(result.jobs)}. Let them "
-            "end, or end them too: jupyter elastic stop --force"
+            "end, or end them too: jupyter elastic stop --force (with --all: and --yes)"
         )
+    if result.refused:
+        return f"{result.pool}: left alone"
     if not result.ended:
         return f"{result.pool}: nothing runs"
     jobs = f"; jobs: {', '.join(result.jobs)}" if result.jobs else ""

@@ -97,6 +97,6 @@ def other_user(uid: int = UID) -> Iterator[OtherUser]:
     try:
         yield user
     finally:
-        user.elastic("stop", "--force", "--all")
+        user.elastic("stop", "--force", "--all", "--yes")
         for left in (home, *Path("/tmp").glob(f"jupyter-elastic-{uid}*")):
             shutil.rmtree(left, ignore_errors=True)

@@ -116,7 +116,11 @@ def test_stop_all_ends_every_pool_but_those_with_jobs(pool, tmp_path, monkeypatc
         assert f"{other.folder}: left alone, 1 job(s) are not over: {job} (running)" in said
         assert f"{pool.folder}: ended agent" in said
         pool.until(lambda: not pool.members(), "nothing of the first one lives")
+        assert stop_command.main(["--all", "--force"]) == 1  # nobody is there to be asked
         assert other.info(job).phase == "running"
+        capsys.readouterr()
+        assert stop_command.main(["--all", "--force", "--yes"]) == 0
+        assert f"jobs: {job} (running)" in capsys.readouterr().out
 
 
 def test_a_parent_is_kept_for_whoever_packaged_the_cell(warm):
