@@ -114,13 +114,16 @@ $(DONE)/torch:
 FRONTEND := jupyter_elastic/widgets/frontend
 SOURCES := $(wildcard $(addprefix $(FRONTEND)/,package-lock.json build.mjs schema/* style/* src/* src/*/*))
 
-$(DONE)/package: $(DONE)/torch pyproject.toml $(SOURCES)
+# A first result needs little; for the tests all is installed at once, which is a minute sooner. The stamp says which.
+WITH := $(if $(filter demo lab,$(MAKECMDGOALS)),".[examples]",".[dev]" $(PLUGINS))
+
+$(DONE)/package: $(DONE)/torch pyproject.toml plugins/jupyter-elastic-ray/pyproject.toml $(SOURCES)
 	@echo "Installing jupyter-elastic with its front end, JupyterLab and what the examples use: about 2 minutes."
 	@rm -rf jupyter_elastic/labextension jupyter_elastic/widgets/static
 	$(FORGET_HALVES)
-	$(INSTALL) -e ".[examples]"
+	$(INSTALL) -e $(WITH)
 	$(BIN)/python -c "import jupyter_elastic, ipykernel, jupyterlab, matplotlib, nbclient, sklearn"
-	@touch $@
+	@echo '$(WITH)' > $@
 
 # One that was installed and can't be imported is not kept: pip would take it for installed.
 $(DONE)/tensorflow: | $(DONE)/package
@@ -131,10 +134,9 @@ $(DONE)/tensorflow: | $(DONE)/package
 	$(BIN)/python -c "import tensorflow, tf_keras"
 	@touch $@
 
-$(DONE)/dev: $(DONE)/tensorflow $(DONE)/package plugins/jupyter-elastic-ray/pyproject.toml
-	@echo "Installing what the tests need: about 2 minutes."
-	$(FORGET_HALVES)
-	$(INSTALL) -e ".[dev]" $(PLUGINS)
+$(DONE)/dev: $(DONE)/tensorflow $(DONE)/package
+	@grep -q dev $(DONE)/package || { echo "Installing what the tests need: about 2 minutes."; $(FORGET_HALVES); \
+	  $(INSTALL) -e ".[dev]" $(PLUGINS); }
 	@touch $@
 
 $(DONE)/horovod: $(DONE)/dev jupyter_elastic/engines/horovod/build/hvd-cxx
