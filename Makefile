@@ -112,7 +112,7 @@ $(DONE)/torch:
 	@mkdir -p $(DONE) && touch $@
 
 FRONTEND := jupyter_elastic/widgets/frontend
-SOURCES := $(wildcard $(addprefix $(FRONTEND)/,package-lock.json build.mjs schema/* style/* src/* src/*/*))
+SOURCES := $(wildcard $(addprefix $(FRONTEND)/,package-lock.json build.mjs schema/* style/* src/* src/*/* src/*/*/*))
 
 # A first result needs little; for the tests all is installed at once, which is a minute sooner. The stamp says which.
 WITH := $(if $(filter demo lab,$(MAKECMDGOALS)),".[examples]",".[dev]" $(PLUGINS))

@@ -13,7 +13,7 @@ import pytest
 
 from jupyter_elastic import widgets
 
-SOURCE = Path(widgets.__file__).parent / "frontend" / "src" / "view" / "metrics.ts"
+SOURCE = Path(widgets.__file__).parent / "frontend" / "src" / "view" / "job" / "metrics.ts"
 LOSS = {
     "name": "train/loss",
     "points": [[0, 1.0], [10, 0.5], [20, 0.25]],

@@ -30,7 +30,8 @@ ANSWERS: dict[str, tuple[int, str, str]] = {
 }
 RUN = """
 (globalThis as any).document = { cookie: '', addEventListener() {}, removeEventListener() {} };
-const { Server, Feed } = await import('./server.ts');
+const { Server } = await import('./server.ts');
+const { Feed } = await import('./feed.ts');
 const home = (name: string) => ({ baseUrl: `http://h/${name}/`, wsUrl: 'ws://h/', token: '' });
 const found: Record<string, string> = {};
 for (const [name, [status, body]] of Object.entries(ANSWERS as Record<string, [number, string]>)) {
@@ -61,9 +62,10 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     if node is None:
         pytest.skip("no Node.js")
     folder = tmp_path_factory.mktemp("ts")
-    for name in ("server", "patches", "version"):
+    modules = ("server", "feed", "home", "format", "patches", "version")
+    for name in modules:
         text = (SOURCES / f"{name}.ts").read_text()
-        for other in ("patches", "version"):
+        for other in modules:
             text = text.replace(f"'./{other}'", f"'./{other}.ts'")
         (folder / f"{name}.ts").write_text(text)
     (folder / "run.mts").write_text(f"const ANSWERS: any = {json.dumps(ANSWERS)};{RUN}")

@@ -38,7 +38,8 @@ def test_no_label_covers_another(tmp_path: Path) -> None:
     (tmp_path / "timeline.ts").write_text(SOURCE.read_text())
     given = json.dumps([[labels, taken] for _, labels, taken, _ in CASES])
     (tmp_path / "run.mts").write_text(
-        f"import {{ apart }} from './timeline.ts';console.log(JSON.stringify({given}.map(one => apart(...one))));"
+        "import { placeLabels } from './timeline.ts';"
+        f"console.log(JSON.stringify({given}.map(one => placeLabels(...one))));"
     )
     ran = subprocess.run([node, "run.mts"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     for (name, _, _, expected), found in zip(CASES, json.loads(ran.stdout or "[]"), strict=True):

@@ -1,4 +1,4 @@
-// What a person can do. Each home supplies these by REST, or over the comm where there is no server extension.
+// What a person can do with policies: by REST, or over a widget's comm where there is no server extension.
 import type { PolicyForecast, PolicyInfo } from './screens';
 
 /** The JSON schema of a policy's options, as far as the picker reads it. */
@@ -20,7 +20,7 @@ export interface Property {
 
 export interface Policies {
   policies: PolicyInfo[];
-  /** Empty when this person may switch; else whom to ask. */
+  /** Reason why this user may not switch the policy, and whom to ask; empty for a user who may. */
   refusal: string;
 }
 
@@ -28,7 +28,7 @@ export interface PickerActions {
   policies(): Promise<Policies>;
   forecast(policy: string, options: Record<string, unknown>): Promise<PolicyForecast[]>;
   use(policy: string, options: Record<string, unknown>, reason: string): Promise<void>;
-  /** Ask a policy beside the one that decides, and do not obey it. */
+  /** Run a policy as a shadow: the pool compares its plans and does not carry them out. */
   shadow(policy: string, options: Record<string, unknown>): Promise<void>;
   unshadow(policy: string): Promise<void>;
 }

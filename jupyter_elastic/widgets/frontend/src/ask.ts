@@ -1,7 +1,8 @@
-// A question before what can't be undone. JupyterLab has a dialog of its own (lab/dialog.ts); this is for other pages.
+// Asks before a person does what can't be undone. JupyterLab has a dialog of its own (lab/dialog.ts); this one is for
+// other pages.
 import { duration } from './format';
 
-export interface Question {
+interface Question {
   title: string;
   body: string;
   accept: string;
@@ -10,11 +11,14 @@ export interface Question {
 
 export type Ask = (question: Question) => Promise<boolean>;
 
-/** What has run for longer than this is not ended by one click, in seconds. */
+/** Seconds after which a running job is not cancelled without a question. */
 const LONG_S = 60;
 
-/** The question before a job is cancelled; null for one that has nothing to lose yet. */
-export function beforeCancel(job: { job: number; name: string; started_at: number | null }, now: number): Question | null {
+/** Return the question before a job is cancelled; null for a job that has nothing to lose yet. */
+export function beforeCancel(
+  job: { job: number; name: string; started_at: number | null },
+  now: number
+): Question | null {
   if (job.started_at === null || now - job.started_at < LONG_S) return null;
   return {
     title: `Cancel job ${job.job}?`,
@@ -24,7 +28,7 @@ export function beforeCancel(job: { job: number; name: string; started_at: numbe
   };
 }
 
-/** Ask in a dialog of the browser's own: focus stays in it, Escape refuses. */
+/** Ask in the browser's own dialog: focus stays in the dialog, Escape refuses. */
 export function ask({ title, body, accept, refuse }: Question): Promise<boolean> {
   const dialog = document.createElement('dialog');
   dialog.className = 'je-root je-dialog';

@@ -1,4 +1,4 @@
-// Questions to the kernel over a widget's comm, each answer matched by its number.
+// Sends requests to the kernel over a widget's comm; a request's number comes back in its answer.
 
 export interface Model {
   get(name: string): unknown;
@@ -7,6 +7,7 @@ export interface Model {
   send(content: unknown): void;
 }
 
+/** Milliseconds to wait for an answer of the kernel. */
 const PATIENCE_MS = 30_000;
 
 export class Comm {
@@ -25,7 +26,10 @@ export class Comm {
     const id = this.next++;
     return new Promise<T>((resolve, reject) => {
       this.waiting.set(id, { resolve, reject });
-      setTimeout(() => this.settle(id)?.reject(new Error('The kernel has not answered for 30 s: it is busy or gone.')), PATIENCE_MS);
+      setTimeout(
+        () => this.settle(id)?.reject(new Error('The kernel has not answered for 30 s: it is busy or gone.')),
+        PATIENCE_MS
+      );
       this.model.send({ id, ...content });
     });
   }

@@ -1,15 +1,15 @@
-// The module of each job's view: brings the real one to the page once. It lies, with its style, in the layout that all
+// The module of each job's widget: it loads the view's script once a page. Script and style lie in the layout that all
 // views of a kernel share, so that a view costs the notebook hundreds of bytes and not tens of thousands.
+import type { Model as CommModel } from './comm';
 
-interface Model {
-  get(name: string): unknown;
-}
+type Model = Pick<CommModel, 'get'>;
 
 interface View {
   render(context: { model: Model; el: HTMLElement }): () => void;
 }
 
 const STYLE = 'jupyter-elastic-style';
+
 const page = globalThis as typeof globalThis & { jupyterElasticViews?: Map<string, Promise<View>> };
 
 function view(script: string): Promise<View> {
@@ -23,7 +23,7 @@ function view(script: string): Promise<View> {
   return found;
 }
 
-function dress(style: string) {
+function useStyle(style: string) {
   let element = document.getElementById(STYLE);
   if (!element) {
     element = document.head.appendChild(document.createElement('style'));
@@ -34,7 +34,7 @@ function dress(style: string) {
 
 async function render(context: { model: Model; el: HTMLElement }) {
   const shared = context.model.get('layout') as Model;
-  dress(shared.get('style') as string);
+  useStyle(shared.get('style') as string);
   return (await view(shared.get('script') as string)).render(context);
 }
 

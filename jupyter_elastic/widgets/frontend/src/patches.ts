@@ -1,6 +1,8 @@
-// Applies what views/patches.py makes. What stays is the same object as before, so that nothing of it is drawn anew.
+// Applies the changes that views/patches.py makes. Unchanged parts remain the same objects, so that they are not drawn
+// again.
 
-export type Patch = { v: unknown } | { k: Record<string, Patch> } | { l: [drop: number, keep: number, rest: unknown[]] };
+export type Patch =
+  { v: unknown } | { k: Record<string, Patch> } | { l: [drop: number, keep: number, rest: unknown[]] };
 
 export function patched(before: unknown, patch: Patch): unknown {
   if ('v' in patch) return patch.v;

@@ -1,18 +1,23 @@
-// The pool in a notebook: by the server's socket where the page has one, else by what the kernel sends.
+// The pool in a notebook: the server's socket feeds it where the page has a server, else the kernel.
 import { render } from 'preact';
 import type { PickerActions, Policies } from './actions';
 import { ask } from './ask';
 import { Comm, type Model } from './comm';
-import type { PolicyForecast, PoolScreen, ShadowRow } from './screens';
+import { Feed } from './feed';
 import { clock } from './format';
-import { Feed, findHome, Server } from './server';
-import { PolicyPicker } from './view/PolicyPicker';
-import { PoolView } from './view/PoolView';
+import { findHome } from './home';
+import type { PolicyForecast, PoolScreen, ShadowRow } from './screens';
+import { Server } from './server';
+import { StaticForm } from './static_form';
+import { PolicyPicker } from './view/policy/PolicyPicker';
+import { PoolView } from './view/pool/PoolView';
 
 class PoolComm extends Comm implements PickerActions {
   policies = () => this.ask<Policies>({ type: 'policies' });
-  forecast = (policy: string, options: Record<string, unknown>) => this.ask<PolicyForecast[]>({ type: 'forecast', policy, options });
-  use = (policy: string, options: Record<string, unknown>, reason: string) => this.ask<void>({ type: 'use', policy, options, reason });
+  forecast = (policy: string, options: Record<string, unknown>) =>
+    this.ask<PolicyForecast[]>({ type: 'forecast', policy, options });
+  use = (policy: string, options: Record<string, unknown>, reason: string) =>
+    this.ask<void>({ type: 'use', policy, options, reason });
   shadow = (policy: string, options: Record<string, unknown>) => this.ask<void>({ type: 'shadow', policy, options });
   unshadow = (policy: string) => this.ask<void>({ type: 'unshadow', policy });
   window = (offset: number, limit: number) => this.ask<void>({ type: 'window', offset, limit });
@@ -30,7 +35,7 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
   let notice = '';
   let picking = Boolean(model.get('picking'));
 
-  /** What the kernel sends counts while the server does not. */
+  /** Draw the kernel's screen, unless the server sends screens. */
   const fromKernel = () => {
     if (served) return draw();
     const text = model.get('screen') as string;
@@ -39,26 +44,31 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
     down = model.get('down_since') as number | null;
     draw();
   };
-  /** Policies of this notebook's own cells are asked by its kernel, whoever serves the rest. */
+  /** Return the shadows of this notebook's cells: its kernel asks them, whoever serves the rest. */
   const ownShadows = (): ShadowRow[] => {
     const text = model.get('screen') as string;
     return text ? (JSON.parse(text) as PoolScreen).shadows.filter(row => row.cell) : [];
   };
   const feed =
     home &&
-    new Feed(home, { pool: [0, 60] }, {
-      pool: (next, first, since) => {
-        served = true;
-        [screen, offset, down, notice] = [next, first, since, ''];
-        draw();
-      },
-      down: (since, unfit) => {
-        if (since === null) return;
-        served = false;
-        notice = unfit || `The Jupyter server has not answered since ${clock(since)}; this page reconnects by itself.`;
-        fromKernel();
+    new Feed(
+      home,
+      { pool: [0, 60] },
+      {
+        pool: (next, first, since) => {
+          served = true;
+          [screen, offset, down, notice] = [next, first, since, ''];
+          draw();
+        },
+        down: (since, unfit) => {
+          if (since === null) return;
+          served = false;
+          notice =
+            unfit || `The Jupyter server has not answered since ${clock(since)}; this page reconnects by itself.`;
+          fromKernel();
+        }
       }
-    });
+    );
   const draw = () => {
     if (!screen) {
       render(<div class="je-root je-pool je-section">{notice || 'Asking the pool…'}</div>, el);
@@ -77,7 +87,8 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
         ask={ask}
         actions={{
           cancel: job => (served && server ? server : comm).cancel(job),
-          unshadow: row => (served && server && !row.cell ? server.picker(() => shown.policy) : comm).unshadow(row.policy),
+          unshadow: row =>
+            (served && server && !row.cell ? server.picker(() => shown.policy) : comm).unshadow(row.policy),
           openPicker: () => ((picking = !picking), draw()),
           window: (first, limit) => {
             if (served) feed?.show({ pool: [first, Math.min(limit, 500)] });
@@ -92,11 +103,10 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
   const changes = ['change:screen', 'change:offset', 'change:down_since'];
   for (const change of changes) model.on(change, fromKernel);
   fromKernel();
-  // While it lives the form that the file keeps of it is not shown, wherever a front end has put that.
-  const covers = document.head.appendChild(document.createElement('style'));
-  covers.textContent = `.jelastic-static.jelastic-${String(model.get('kept'))} { display: none; }`;
+  const staticForm = new StaticForm();
+  staticForm.hide(String(model.get('kept')));
   return () => {
-    covers.remove();
+    staticForm.show();
     feed?.close();
     for (const change of changes) model.off(change, fromKernel);
     comm.close();

@@ -1,6 +1,6 @@
-// What a person writes for a job's size.
+// Reads the size of a job that a person writes.
 
-/** The least and the most slots, of "2" or "1:4"; else what is wrong with it and what to write. */
+/** Return the minimum and maximum of "2" or "1:4"; for other texts the error and what to write. */
 export function readSlots(text: string): [number, number] | string {
   const match = /^(\d{1,6})(?::(\d{1,6}))?$/.exec(text.trim());
   if (!match) return `Write a number of slots, or the least and the most as in 1:4, not "${text.trim().slice(0, 40)}".`;

@@ -1,7 +1,7 @@
-// Which jupyter-elastic this page is part of; a test holds it to the package's own version.
+// The version of jupyter-elastic that this page is part of; a test holds it to the package's own version.
 export const VERSION = '0.1.0';
 
-/** Whether version `a` is older than `b`; what follows the numbers (rc1, +local) does not count. */
+/** Return whether version `a` is older than `b`; text behind the numbers (rc1, +local) does not count. */
 export function older(a: string, b: string): boolean {
   const numbers = (text: string) => (/^\d+(\.\d+)*/.exec(text)?.[0] ?? '0').split('.').map(Number);
   const [x, y] = [numbers(a), numbers(b)];

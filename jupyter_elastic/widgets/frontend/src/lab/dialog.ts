@@ -1,4 +1,4 @@
-// JupyterLab's own dialog, for the questions of ../ask.
+// Asks the questions of ../ask in JupyterLab's own dialog.
 import { Dialog, showDialog } from '@jupyterlab/apputils';
 import type { Ask } from '../ask';
 

@@ -1,20 +1,22 @@
-// The JupyterLab plugin: the panel in the left side bar, jobs in tabs, and the ways to both: palette, View menu (schema/pool.json),
-// launcher, status bar. What Notebook 7 has none of is left out there.
+// The JupyterLab plugin: the pool in the left side bar, jobs in tabs, and the commands to both: palette, View menu
+// (schema/pool.json), launcher, status bar. In Notebook 7 the parts that it lacks are left out.
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ICommandPalette, MainAreaWidget } from '@jupyterlab/apputils';
 import { ILauncher } from '@jupyterlab/launcher';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { LabIcon } from '@jupyterlab/ui-components';
+import { homeOf } from '../home';
 import type { JobPage } from '../screens';
-import { JobTab } from './job_tab';
+import { keep, viewOf } from './JobRenderer';
+import { JobTab } from './JobTab';
+import { PoolPanel } from './PoolPanel';
+import { StatusItem } from './StatusItem';
 import { jobs } from './jobs';
-import { PoolPanel } from './panel';
-import { keep, viewOf } from './renderer';
-import { allowed, announceEnds, StatusItem } from './status';
-import { plugin as timeline } from './timeline';
+import { allowed, announceEnds } from './notifications';
+import { plugin as timeline } from './timeline_plugin';
 
-/** What of a notebook's model is needed to come to its outputs. */
+/** The part of a notebook's model that leads to its outputs. */
 interface Listed<T> {
   length: number;
   get(index: number): T;
@@ -54,8 +56,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     launcher: ILauncher | null,
     statusBar: IStatusBar | null
   ) => {
-    const { baseUrl, wsUrl, token } = app.serviceManager.serverSettings;
-    const home = { baseUrl: new URL(baseUrl, location.href).href, wsUrl, token };
+    const home = homeOf(app.serviceManager.serverSettings);
     const { commands, shell } = app;
 
     const panel = new PoolPanel(home, job => void commands.execute(OPEN_JOB, { job }));
@@ -70,12 +71,13 @@ const plugin: JupyterFrontEndPlugin<void> = {
       execute: () => shell.activateById(panel.id)
     });
 
-    /** What scrolls to the view of a job below its cell; undefined where its notebook is not open. */
+    /** Return the function that scrolls to a job's view below its cell; undefined where its notebook is not open. */
     const cell = ({ screen, folder }: JobPage) => {
       const view = viewOf(screen.job, folder);
       if (!view) return undefined;
       return () => {
-        for (let widget = view.parent; widget; widget = widget.parent) if (widget.id && widget.hasClass('jp-NotebookPanel')) shell.activateById(widget.id);
+        for (let widget = view.parent; widget; widget = widget.parent)
+          if (widget.id && widget.hasClass('jp-NotebookPanel')) shell.activateById(widget.id);
         view.node.scrollIntoView({ block: 'center' });
       };
     };
@@ -84,15 +86,20 @@ const plugin: JupyterFrontEndPlugin<void> = {
       execute: args => {
         const job = Number(args.job);
         const id = `${JOB_TAB}${job}`;
-        const open = [...shell.widgets('main'), ...shell.widgets('right')].filter(widget => widget.id.startsWith(JOB_TAB));
+        const open = [...shell.widgets('main'), ...shell.widgets('right')].filter(widget =>
+          widget.id.startsWith(JOB_TAB)
+        );
         if (!open.some(widget => widget.id === id)) {
           const tab = new MainAreaWidget({ content: new JobTab(home, job, cell) });
           tab.id = id;
           tab.title.label = `Job ${job}`;
           tab.title.icon = icon;
           tab.title.closable = true;
-          // Below what it was opened from, so that both are seen; the next ones beside the first.
-          const below = open.length ? { ref: open[0].id, mode: 'tab-after' as const } : { ref: String(args.below), mode: 'split-bottom' as const };
+          // The first tab of a job stands below the tab that it was opened from, so that both are seen; the next ones
+          // beside it.
+          const below = open.length
+            ? { ref: open[0].id, mode: 'tab-after' as const }
+            : { ref: String(args.below), mode: 'split-bottom' as const };
           shell.add(tab, 'main', args.below ? below : undefined);
           if (!tab.isAttached) shell.add(tab, 'right'); // Notebook 7 has room for one document alone
         }
@@ -104,7 +111,13 @@ const plugin: JupyterFrontEndPlugin<void> = {
     launcher?.add({ command: OPEN_POOL, category: 'Other', rank: 100, args: { isLauncher: true } });
 
     const status = new StatusItem(home, () => void commands.execute(OPEN_POOL));
-    statusBar?.registerStatusItem('jupyter-elastic:status', { item: status, align: 'left', rank: 20, isActive: () => status.known, activeStateChanged: status.changed });
+    statusBar?.registerStatusItem('jupyter-elastic:status', {
+      item: status,
+      align: 'left',
+      rank: 20,
+      isActive: () => status.known,
+      activeStateChanged: status.changed
+    });
     void registry?.load('jupyter-elastic:pool').then(settings => {
       if (settings.get('openAtStart').composite) void app.restored.then(() => shell.activateById(panel.id));
       const minutes = () => Number(settings.get('notifyAfterMinutes').composite ?? 0);
@@ -113,7 +126,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
       follow();
       settings.changed.connect(() => {
         follow();
-        if (minutes() > 0 && typeof Notification !== 'undefined') void allowed(); // asked when it is switched on, not when a job ends unseen
+        // Ask when the setting is switched on, not when a job ends unseen.
+        if (minutes() > 0 && typeof Notification !== 'undefined') void allowed();
       });
     });
 

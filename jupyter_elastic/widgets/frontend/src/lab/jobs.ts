@@ -1,4 +1,7 @@
-// Opens a job in its tab, for what JupyterLab makes without telling it of its shell: the renderer of the timeline.
+// Opens a job in its tab, for renderers: JupyterLab makes them without a reference to its shell.
 
-/** `below`: the tab that it was opened from, below which it is to stand. Not there while our plugin is not. */
+/**
+ * `below` is the tab from which the job is opened: the job's tab stands below that one. `open` is missing until our
+ * plugin runs.
+ */
 export const jobs: { open?: (job: number, below?: string) => void } = {};

@@ -1,4 +1,4 @@
-// How wide an element is, now and whenever that changes.
+// Follows the width of an element.
 import type { RefObject } from 'preact';
 import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 

@@ -1,0 +1,3 @@
+// Phases in which a job is over.
+
+export const ENDED = ['completed', 'failed', 'cancelled'];
