@@ -169,7 +169,7 @@ def _settings(options: DaemonOptions) -> Settings:
         deadline_s=options.deadline,
         warm=(WARM if options.socket or options.tcp else 0) if options.warm is None else options.warm,
         lease_s=(LEASE_S if options.socket or options.tcp else 0.0) if options.lease is None else options.lease,
-        shares=SharesFile(Path(options.shares)) if options.shares else None,
+        shares=SharesFile(Path(options.shares) if options.shares else None),
         limits=_limits(options),
         keep_s=options.keep_days * 86_400,
         keep_jobs=options.keep_jobs,

@@ -48,8 +48,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Seconds of leases; 0: they don't run out."""
     warm: int = 0
     """Maximum number of a user's warm parents; 0: no limit."""
-    shares: SharesFile | None = None
-    """Shares file; None: equal shares."""
+    shares: SharesFile = SharesFile(None)
+    """Shares of users and groups."""
     limits: Limits = Limits()
     """Limits of each user who is not an administrator."""
     keep_s: float = KEEP_S

@@ -131,20 +131,20 @@ EQUAL = Shares()
 class SharesFile:
     """The file, read again when it changes; while it is invalid, the last valid content counts."""
 
-    def __init__(self, path: Path) -> None:
-        """Read the file; raises as `read_shares`."""
-        self._path = path
+    def __init__(self, path: Path | None) -> None:
+        """Read the file; raises as `read_shares`. None: `EQUAL`, for ever."""
+        self.path = path
         self._stamp = self._now()
-        self.shares = read_shares(path)
+        self.shares = EQUAL if path is None else read_shares(path)
 
     def changed(self) -> bool:
         """Read a changed file; True if other shares count from now on. Errors in the file are logged once."""
         stamp = self._now()
-        if stamp == self._stamp:
+        if self.path is None or stamp == self._stamp:
             return False
         self._stamp = stamp
         try:
-            shares = read_shares(self._path)
+            shares = read_shares(self.path)
         except BadRequest as problem:
             log.warning("%s; the shares stay what they were", problem)
             return False
@@ -152,8 +152,10 @@ class SharesFile:
         return changed
 
     def _now(self) -> tuple[int, int, int] | None:
+        if self.path is None:
+            return None
         try:
-            info = self._path.stat()
+            info = self.path.stat()
         except OSError:
             return None
         return info.st_mtime_ns, info.st_size, info.st_ino

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.core import demand
 from jupyter_elastic.scheduler.core.plan import illegal
-from jupyter_elastic.scheduler.journal.state_store import Context, StateStore
+from jupyter_elastic.scheduler.journal.state_store import StateStore
 from jupyter_elastic.scheduler.metrics import SHORT_S, Histogram
 from jupyter_elastic.scheduler.planning.policy_runner import PolicyRunner
 from jupyter_elastic.types import PolicyFailed, Propose, Stimulus, UsePolicy
@@ -51,18 +51,15 @@ class Planner:
         self._news_seq = max(self._news_seq, seq)
         self._wanted.set()
 
-    async def switch(self, stimulus: UsePolicy, context: Context) -> None:
-        """Switch the policy if it can be made, which is tried first and may take seconds; then send the answer."""
-        answer: wire.AnyAnswer = wire.Done()
-        try:
+    async def switch(self, stimulus: UsePolicy) -> wire.AnyAnswer:
+        """Switch the policy if it can be made, which is tried first and may take seconds; return once it is on disk."""
+        if self._store.failing is None:
             await asyncio.to_thread(self._runner.check, stimulus.name, stimulus.options, stimulus.source)
-            self._store.command(stimulus)
-        except ElasticError as problem:
-            answer = wire.Refused(code=problem.code, message=str(problem))
-        except Exception:
-            log.exception("policy %s could not be tried", stimulus.name, extra={"user": stimulus.by})
-            answer = wire.Refused(code="error", message="an error in the daemon; its log has the details")
-        self._store.commit([(context, answer)])
+        self._store.command(stimulus)
+        self._store.commit()
+        if self._store.failing is not None:
+            raise self._store.failing
+        return wire.Done()
 
     async def demand(self, at_most: int) -> wire.AnyAnswer:
         """Compute how many of `at_most` more slots the policy would give away; `Refused` if it gives no legal plan."""

@@ -12,15 +12,18 @@ from jupyter_elastic.scheduler.requests import (
     policy_requests,
     query_requests,
 )
-from jupyter_elastic.scheduler.requests.answering import Answer, LongAnswer, answer, refusal
+from jupyter_elastic.scheduler.requests.answering import Answer, LongAnswer, Parts, Service, answer, needs, refusal
 
 __all__ = [
     "Answer",
     "LongAnswer",
+    "Parts",
+    "Service",
     "answer",
     "host_requests",
     "job_requests",
     "key_requests",
+    "needs",
     "peer_requests",
     "policy_requests",
     "query_requests",

@@ -1,31 +1,18 @@
-"""Define how a request of a peer is answered, or refused, and which parts of the daemon an answer may use.
+"""Define how a request of a peer is answered, or refused: each answer names the parts of the daemon that it needs.
 
-Knows the daemon's parts and requests in general; must not know what a single request does: each has its case in one of
-the modules beside.
+Knows requests in general; must not know what a single request does: each has its case in one of the modules beside.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Generator
-from functools import singledispatch
-from typing import Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from typing import Any, NamedTuple, TypeAlias, TypeVar, get_type_hints
 
 import msgspec
 
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.scheduler.access.auth import Rights
-from jupyter_elastic.scheduler.access.shares import Shares
-from jupyter_elastic.scheduler.access.visibility import Visibility
-from jupyter_elastic.scheduler.agents import Agents
-from jupyter_elastic.scheduler.event_streams import Subscriptions
-from jupyter_elastic.scheduler.journal.audit_query import AuditQuery
-from jupyter_elastic.scheduler.journal.history_query import HistoryQuery
-from jupyter_elastic.scheduler.journal.state_store import Context, StateStore
-from jupyter_elastic.scheduler.journal.usage_query import UsageQuery
-from jupyter_elastic.scheduler.net.rate_limits import Limits
-from jupyter_elastic.scheduler.settings import Settings
-from jupyter_elastic.types import UsePolicy
+from jupyter_elastic.scheduler.journal.state_store import Context
 from jupyter_elastic.types.errors import BadRequest, ElasticError
 from jupyter_elastic.types.texts import has_control
 
@@ -33,53 +20,48 @@ log = logging.getLogger(__name__)
 REASON_CHARS = 1_000
 LongAnswer: TypeAlias = Generator[None, None, wire.AnyAnswer]
 """Answer built in parts, with other requests answered in between; the state is read before the first pause."""
-Answer: TypeAlias = wire.AnyAnswer | LongAnswer | None
-"""Answer to a request; None: it is sent later."""
+Answer: TypeAlias = wire.AnyAnswer | LongAnswer | Awaitable[wire.AnyAnswer] | None
+"""Answer to a request. One that is awaited is sent when it is ready; None: somebody else sends it later."""
+Parts: TypeAlias = Mapping[type, Any]
+"""Parts of the daemon, each under its type."""
+_F = TypeVar("_F", bound=Callable[..., Any])
+_CASES: dict[type, tuple[Callable[..., Answer], tuple[type, ...]]] = {}
 
 
-class DaemonApi(Protocol):
-    """Parts of the daemon that requests use."""
+class Service(NamedTuple):
+    """The daemon as a service."""
 
-    settings: Settings
-    store: StateStore
-    agents: Agents
-    subscriptions: Subscriptions
-    rights: Rights
-    visibility: Visibility
-    shares: Shares
-    limits: Limits
-    usage: UsageQuery
-    audit: AuditQuery
-    past: HistoryQuery
-    pool: str
-    endpoints: list[str]
+    folder: str
+    """The pool's folder."""
     started_at: float
-
-    def switch_policy(self, stimulus: UsePolicy, context: Context) -> None:
-        """Switch the policy if it can be made, and send the answer then."""
-        ...
-
-    async def demand(self, at_most: int) -> wire.AnyAnswer:
-        """Compute how many more slots the policy would give away."""
-        ...
-
-    def answer_later(self, answer: Awaitable[wire.AnyAnswer], context: Context) -> None:
-        """Send the answer when it is ready."""
-        ...
-
-    def metrics(self) -> wire.Metrics:
-        """Return all figures of this daemon."""
-        ...
-
-    def stop(self) -> None:
-        """End the daemon after this answer."""
-        ...
+    endpoints: list[str]
+    metrics: Callable[[], wire.Metrics]
+    """Returns all figures of the daemon."""
+    stop: Callable[[], None]
+    """Ends the daemon after this answer."""
 
 
-@singledispatch
-def answer(ask: wire.Ask, api: DaemonApi, context: Context) -> Answer:
+def answers(case: _F) -> _F:
+    """Let a function answer the requests of its first parameter's type.
+
+    Each further parameter gets the `Context`, or the part of the daemon that has its type.
+    """
+    hints = get_type_hints(case)
+    hints.pop("return")
+    ask, *needed = hints.values()
+    _CASES[ask] = case, tuple(needed)
+    return case
+
+
+def needs() -> Mapping[type, tuple[type, ...]]:
+    """Return the types of what each request's answer gets, by the type of the request."""
+    return {ask: needed for ask, (_, needed) in _CASES.items()}
+
+
+def answer(ask: wire.Ask, context: Context, parts: Parts) -> Answer:
     """Answer a request; raises an ElasticError if it is refused."""
-    raise NotImplementedError
+    case, needed = _CASES[type(ask)]
+    return case(ask, *(context if kind is Context else parts[kind] for kind in needed))
 
 
 def refusal(problem: Exception, context: Context, ask: wire.Ask | None = None) -> wire.Refused:

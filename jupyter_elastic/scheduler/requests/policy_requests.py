@@ -12,9 +12,12 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.scheduler.journal.state_store import Context
+from jupyter_elastic.scheduler.access.auth import Rights
+from jupyter_elastic.scheduler.access.visibility import Visibility
+from jupyter_elastic.scheduler.journal.state_store import Context, StateStore
 from jupyter_elastic.scheduler.planning import plugins
-from jupyter_elastic.scheduler.requests.answering import REASON_CHARS, Answer, DaemonApi, LongAnswer, answer
+from jupyter_elastic.scheduler.planning.planner import Planner
+from jupyter_elastic.scheduler.requests.answering import REASON_CHARS, Answer, LongAnswer, answers
 from jupyter_elastic.types import UsePolicy
 from jupyter_elastic.types.errors import BadRequest, NotAllowed
 from jupyter_elastic.types.texts import has_control
@@ -23,19 +26,21 @@ VIEW_JOBS = 2000
 OPTION_BYTES = 16 * 1024
 
 
-@answer.register
-def _list_policies(_ask: wire.ListPolicies, api: DaemonApi, context: Context) -> Answer:
-    state, refusal = api.store.core.state, ""
+@answers
+def _list_policies(_ask: wire.ListPolicies, context: Context, store: StateStore, rights: Rights) -> Answer:
+    state, refusal = store.core.state, ""
     try:
-        api.rights.switch_policy(context.peer.caller, source=False)
+        rights.switch_policy(context.peer.caller, source=False)
     except NotAllowed as problem:
         refusal = str(problem)
     return wire.Policies(policies=plugins.policy_infos(state.policy, state.policy_options), refusal=refusal)
 
 
-@answer.register
-def _switch_policy(ask: wire.SwitchPolicy, api: DaemonApi, context: Context) -> Answer:
-    api.rights.switch_policy(context.peer.caller, source=bool(ask.source))
+@answers
+def _switch_policy(
+    ask: wire.SwitchPolicy, context: Context, rights: Rights, planner: Planner, store: StateStore
+) -> Answer:
+    rights.switch_policy(context.peer.caller, source=bool(ask.source))
     if not 1 <= len(ask.name) <= 200 or len(ask.source) > 100_000:
         raise BadRequest("a policy's name has 1 to 200 characters, its source at most 100,000")
     if any(map(has_control, _strings([ask.name, ask.options]))):
@@ -43,8 +48,7 @@ def _switch_policy(ask: wire.SwitchPolicy, api: DaemonApi, context: Context) -> 
     if len(msgspec.json.encode(ask.options)) > OPTION_BYTES:
         raise BadRequest(f"a policy's options may take {OPTION_BYTES:,} bytes as JSON at most")
     asked = asdict(replace(ask, reason=ask.reason[:REASON_CHARS]))
-    api.switch_policy(UsePolicy(**api.store.stamp(context.peer.user), **asked), context)
-    return None
+    return planner.switch(UsePolicy(**store.stamp(context.peer.user), **asked))
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -58,16 +62,15 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(item)
 
 
-@answer.register
-def _read_view(_ask: wire.ReadView, api: DaemonApi, context: Context) -> LongAnswer:
+@answers
+def _read_view(_ask: wire.ReadView, context: Context, store: StateStore, visibility: Visibility) -> LongAnswer:
     """Return the policy's view; a what-if of more jobs than this nobody reads, and the view must fit into a frame."""
-    state, view = api.store.core.state, api.store.core.view(api.store.now())
+    state, view = store.core.state, store.core.view(store.now())
     policy, options = state.policy, state.policy_options
-    near = yield from api.visibility.view(context.peer.caller, replace(view, jobs=view.jobs[:VIEW_JOBS]))
+    near = yield from visibility.view(context.peer.caller, replace(view, jobs=view.jobs[:VIEW_JOBS]))
     return wire.PoolView(view=near, policy=policy, options=options)
 
 
-@answer.register
-def _read_demand(ask: wire.ReadDemand, api: DaemonApi, context: Context) -> Answer:
-    api.answer_later(api.demand(ask.at_most), context)
-    return None
+@answers
+def _read_demand(ask: wire.ReadDemand, planner: Planner) -> Answer:
+    return planner.demand(ask.at_most)

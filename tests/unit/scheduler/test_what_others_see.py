@@ -19,7 +19,7 @@ from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import requests
 from jupyter_elastic.scheduler.access.auth import Rights
 from jupyter_elastic.scheduler.access.visibility import Visibility
-from jupyter_elastic.scheduler.journal.state_store import Context
+from jupyter_elastic.scheduler.journal.state_store import Context, StateStore
 from jupyter_elastic.scheduler.net.peers import Peer
 from jupyter_elastic.types import (
     AnyEventData,
@@ -176,11 +176,11 @@ class Pool(Harness):
         """What this user is told of all that happened, and of all that is."""
         visibility = Visibility(RIGHTS)
         store = SimpleNamespace(core=self.core, now=lambda: self.now)
-        api = cast("Any", SimpleNamespace(store=store, rights=RIGHTS, visibility=visibility))
+        parts = {StateStore: store, Rights: RIGHTS, Visibility: visibility}
         context = Context(Peer(cast("Any", None), b"1", user), 1)
         asks: list[wire.Ask] = [wire.ListJobs(all=True), wire.ListHosts(), wire.ReadView(), wire.ListPolicies()]
         asks += [wire.ExplainJob(job=job) for job in range(1, self.core.state.next_job)]
-        found = [self.whole(requests.answer(ask, api, context)) for ask in asks]
+        found = [self.whole(requests.answer(ask, context, parts)) for ask in asks]
         owner = self.core.state.owner_of
         told = ((event, getattr(event.data, "job", None)) for event in self.events)
         return [*found, *(visibility.event(user, one, None if job is None else owner(job)) for one, job in told)]
