@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.cli import autoalloc_commands, commands, host_commands
+from jupyter_elastic.hostfiles.hosts_file import HostAddress
 from jupyter_elastic.types.errors import BadRequest
 
 
@@ -92,3 +93,40 @@ def test_gpus_of_one_allocation_are_not_asked_for_on_demand(tmp_path: Path) -> N
 def test_a_word_that_is_no_provider_is_refused_with_those_there_are(words: tuple[str, ...]) -> None:
     with pytest.raises(BadRequest, match=r"ssh://\[user@\]host\[:port\]|leave ssh://lab2 out"):
         host_commands.named(parsed("add", *words))
+
+
+@pytest.mark.xfail(strict=True, reason="names and providers get in each other's way")
+@pytest.mark.parametrize("name", ["ssh", "slurm", "exec"])
+def test_a_host_that_is_called_like_a_provider_can_be_removed(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "hosts.json"
+    file.write_text(f'[{{"name": "{name}", "reach": "ssh://10.0.0.7"}}]')
+    given = parsed("remove", name, "--file", str(file))
+    assert host_commands.change_file(given) == f"{name} is out of {file}"
+    hosts = {name: HostAddress(name=name, url="ssh://10.0.0.7")}
+    assert host_commands.removed(parsed("remove", name), hosts)[0] == [name]
+    assert not hosts
+
+
+@pytest.mark.xfail(strict=True, reason="names and providers get in each other's way")
+@pytest.mark.parametrize("name", ["ssh", "kubectl", "lab3"])
+def test_a_host_that_is_not_there_is_no_host_to_remove(name: str) -> None:
+    with pytest.raises(BadRequest, match="the pool's others are lab2"):
+        host_commands.removed(parsed("remove", name), {"lab2": HostAddress(name="lab2", url="ssh://lab2")})
+
+
+@pytest.mark.xfail(strict=True, reason="names and providers get in each other's way")
+def test_a_source_may_be_called_like_the_beginning_of_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    given = parsed("add", "slurm", "--max", "4", "--time-limit", "1h")
+    name, url = host_commands.named(given)
+    others = (HostAddress(name="slurm-auto-2", url="ssh://lab2"), HostAddress(name="n1", url="slurm://7/n1"))
+    with pytest.raises(BadRequest, match="there is no sbatch here"):
+        autoalloc_commands.set_up(given, name, url, tmp_path, others)
+
+
+@pytest.mark.xfail(strict=True, reason="names and providers get in each other's way")
+@pytest.mark.parametrize("words", [("ssh",), ("kubectl",), ("ssh", "--", "-v")])
+def test_a_provider_without_a_place_is_refused_in_its_form(words: tuple[str, ...], tmp_path: Path) -> None:
+    given = parsed("add", *words, "--file", str(tmp_path / "hosts.json"))
+    with pytest.raises(BadRequest, match=rf"host {words[0]} .* {words[0]}://|hosts on demand"):
+        host_commands.change_file(given)
