@@ -59,7 +59,7 @@ def set_up(given: argparse.Namespace, name: str, url: str, state: Path, hosts: I
         raise BadRequest("hosts on demand have the label `gpu` alone: leave out --label")
     host_providers.check_network(HostAddress(name=name, url=url, network=given.network))
     others = [host for host in hosts if host.source != name]
-    if taken := [host.name for host in others if host.name == name or host.name.startswith(f"{name}-")]:
+    if taken := [host.name for host in others if host.name == name or host_providers.belongs(host, name)]:
         raise BadRequest(f"{', '.join(sorted(taken))}: in the pool already, to stay; first: host remove {name}")
     sources = {source.name: source for source in hosts_on_demand.read(state)}
     if (before := sources.get(name)) is not None and before.kind != scheme:

@@ -76,9 +76,9 @@ def change(given: argparse.Namespace, client: Client) -> str:
     hosts = {host.name: host for host in hosts_file.read(state)}
     before = dict(hosts)
     if given.action == "remove":
-        if what := autoalloc_commands.remove(name, url, state):
+        if given.slots not in hosts and (what := autoalloc_commands.remove(name, url, state)):
             return what
-        changed, what = _removed(name, url, hosts)
+        changed, what = removed(given, hosts)
     elif autoalloc_commands.is_on_demand(given, url):
         return autoalloc_commands.set_up(given, name, url, state, hosts.values())
     else:
@@ -97,10 +97,12 @@ def change_file(given: argparse.Namespace) -> str:
     file, (name, url) = Path(given.file), named(given)
     hosts = {host.name: host for host in hosts_file.read_file(file)}
     if given.action == "remove":
+        name = given.slots if given.slots in hosts else name
         if hosts.pop(name, None) is None:
             raise BadRequest(f"{file} names no host {name}; it names {', '.join(hosts) or 'none'}")
         what = f"{name} is out of {file}"
     else:
+        autoalloc_commands.refuse_options(given)
         group = HostGroup((_described(given, name, url),))
         shared_hosts.check(group.hosts[0])
         _, what = _added(given, group, hosts, set())
@@ -132,7 +134,7 @@ def named(given: argparse.Namespace) -> tuple[str, str]:
 def _group(given: argparse.Namespace, name: str, url: str) -> HostGroup:
     """Return the hosts that the user means, with all that is known before a visit."""
     autoalloc_commands.refuse_options(given)
-    asked = _described(given, name or "group", url)
+    asked = _described(given, name, url)
     return host_providers.provider(url.partition(":")[0]).discover(asked, given.number)
 
 
@@ -143,7 +145,7 @@ def _added(
 
     A member of the group from before that is none any more is removed. BadRequest if no host answers.
     """
-    members = {host.name for host in hosts.values() if group.name and _belongs(host, group.name)}
+    members = {host.name for host in hosts.values() if group.name and host_providers.belongs(host, group.name)}
     names = {host.name for host in group.hosts}
     if ours := names & set(here):
         raise BadRequest(f"{ours.pop()} is this machine; call the other one differently")
@@ -173,23 +175,17 @@ def _added(
     return [*gone, *added], "\n".join(said)
 
 
-def _removed(name: str, url: str, hosts: dict[str, HostAddress]) -> tuple[list[str], str]:
-    """Remove a host from `hosts`, or those of a group; return their names, and a text on the change."""
-    old = sorted({name} & hosts.keys() or {host.name for host in hosts.values() if _belongs(host, name or url)})
-    if not old and not name:
+def removed(given: argparse.Namespace, hosts: dict[str, HostAddress]) -> tuple[list[str], str]:
+    """Remove a host from `hosts`, or those of a group; return their names, and a text on the change. BadRequest."""
+    name, url = (given.slots, "") if given.slots in hosts else named(given)
+    old = sorted({name} & hosts.keys() or {one for one in hosts if host_providers.belongs(hosts[one], name or url)})
+    if not old and not name and not url.endswith("//"):
         return [], "no host of the pool is a node of it"
     if not old:
-        raise BadRequest(f"there is no host {name}; the pool's others are {', '.join(hosts) or 'none'}")
+        raise BadRequest(f"there is no host {name or given.slots}; the pool's others are {', '.join(hosts) or 'none'}")
     for one in old:
         del hosts[one]
     return old, f"{name} is no host of the pool any more" if old == [name] else f"{', '.join(old)}: out of the pool"
-
-
-def _belongs(host: HostAddress, group: str) -> bool:
-    try:
-        return host_providers.parse(host).belongs_to(group)
-    except BadRequest:  # its provider is not installed any more
-        return False
 
 
 def listed(client: Client) -> list[ListedHost]:
@@ -343,6 +339,7 @@ def _clock(hello: HostHello) -> str:
 def _described(given: argparse.Namespace, name: str, url: str) -> HostAddress:
     if not url:
         raise BadRequest(f"say how {name} is reached: host add {name} ssh://{name}")
+    name = name or url.partition(":")[0]
     told = {"name": name, "reach": url, "network": given.network, "python": given.python}
     told["labels"] = labels_from(given.label)
     if given.number is not None:

@@ -222,6 +222,14 @@ def parse(host: HostAddress) -> Target:
     return found.parse(host)
 
 
+def belongs(host: HostAddress, group: str) -> bool:
+    """Return True if the host is one of the group; False too if its provider is not installed any more."""
+    try:
+        return parse(host).belongs_to(group)
+    except BadRequest:
+        return False
+
+
 def check_network(host: HostAddress) -> None:
     """Raise BadRequest if the host's network is none of IPv4."""
     if host.network:

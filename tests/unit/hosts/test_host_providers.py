@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -72,7 +73,8 @@ def test_a_host_by_a_plugin_that_is_missing_says_what_to_install(tmp_path: Path)
     with pytest.raises(BadRequest, match=r"10\.0\.0\.2.*pip install 'jupyter-elastic\[ray\]'"):
         host_providers.parse(hosts["cluster-10.0.0.2"])
     assert host_providers.waits("ray").format(7) == "allocation 7"
-    assert host_commands._removed("cluster-10.0.0.2", "", hosts)[0] == ["cluster-10.0.0.2"]  # it can be taken out
+    given = argparse.Namespace(slots="cluster-10.0.0.2", url=None)
+    assert host_commands.removed(given, hosts)[0] == ["cluster-10.0.0.2"]  # it can be taken out
     for url in ("ssh://lab2", "exec:"):
         assert host_providers.parse(HostAddress(name="a", url=url)).isolates_users
 
@@ -80,11 +82,9 @@ def test_a_host_by_a_plugin_that_is_missing_says_what_to_install(tmp_path: Path)
 @pytest.mark.usefixtures("no_ray")
 @pytest.mark.parametrize("words", [("ray", "head:6379"), ("ray://head:6379", None)])
 def test_a_word_for_a_plugin_that_is_missing_says_what_to_install(words: tuple[str, str | None]) -> None:
-    class Given:
-        slots, url = words
-
+    given = argparse.Namespace(slots=words[0], url=words[1])
     with pytest.raises(BadRequest, match=r"pip install 'jupyter-elastic\[ray\]'"):
-        host_commands.named(Given())  # type: ignore[arg-type] # it reads these two
+        host_commands.named(given)
 
 
 def test_two_packages_of_one_scheme_and_a_broken_one_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

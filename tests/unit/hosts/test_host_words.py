@@ -95,7 +95,6 @@ def test_a_word_that_is_no_provider_is_refused_with_those_there_are(words: tuple
         host_commands.named(parsed("add", *words))
 
 
-@pytest.mark.xfail(strict=True, reason="names and providers get in each other's way")
 @pytest.mark.parametrize("name", ["ssh", "slurm", "exec"])
 def test_a_host_that_is_called_like_a_provider_can_be_removed(name: str, tmp_path: Path) -> None:
     file = tmp_path / "hosts.json"
@@ -107,14 +106,12 @@ def test_a_host_that_is_called_like_a_provider_can_be_removed(name: str, tmp_pat
     assert not hosts
 
 
-@pytest.mark.xfail(strict=True, reason="names and providers get in each other's way")
 @pytest.mark.parametrize("name", ["ssh", "kubectl", "lab3"])
 def test_a_host_that_is_not_there_is_no_host_to_remove(name: str) -> None:
     with pytest.raises(BadRequest, match="the pool's others are lab2"):
         host_commands.removed(parsed("remove", name), {"lab2": HostAddress(name="lab2", url="ssh://lab2")})
 
 
-@pytest.mark.xfail(strict=True, reason="names and providers get in each other's way")
 def test_a_source_may_be_called_like_the_beginning_of_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     given = parsed("add", "slurm", "--max", "4", "--time-limit", "1h")
@@ -124,9 +121,9 @@ def test_a_source_may_be_called_like_the_beginning_of_a_host(tmp_path: Path, mon
         autoalloc_commands.set_up(given, name, url, tmp_path, others)
 
 
-@pytest.mark.xfail(strict=True, reason="names and providers get in each other's way")
 @pytest.mark.parametrize("words", [("ssh",), ("kubectl",), ("ssh", "--", "-v")])
 def test_a_provider_without_a_place_is_refused_in_its_form(words: tuple[str, ...], tmp_path: Path) -> None:
-    given = parsed("add", *words, "--file", str(tmp_path / "hosts.json"))
+    given = parsed("add", *words)
+    given.file = str(tmp_path / "hosts.json")
     with pytest.raises(BadRequest, match=rf"host {words[0]} .* {words[0]}://|hosts on demand"):
         host_commands.change_file(given)
