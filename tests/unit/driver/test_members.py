@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,9 @@ from jupyter_elastic.driver import members
 from jupyter_elastic.driver.group_actions import FormGroup, StartMember
 from jupyter_elastic.driver.members import MOVES, OUT, MemberState, after
 from jupyter_elastic.driver.membership import Membership
+from jupyter_elastic.protocol.worker_messages import RendezvousPoint
 from jupyter_elastic.scheduler.core import transitions
+from jupyter_elastic.types.errors import ProtocolError
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -38,6 +40,52 @@ def test_what_the_table_does_not_know_changes_nothing() -> None:
     machine.done(fork.name)
     assert machine.ready(fork.name, "init") == []
     assert machine.living == (fork.name,)
+
+
+@pytest.mark.xfail(strict=True, reason="an event that no row is for is passed over in silence")
+@pytest.mark.parametrize(
+    ("state", "event", "told"),
+    [
+        ("working", lambda machine, name: machine.joined(name, 0), "Joined is not defined in state working"),
+        ("init", lambda machine, name: machine.joined(name, 0), "Joined is not defined in state init"),
+        ("joined", lambda machine, name: machine.joined(name, 1), "Joined is not defined in state joined"),
+        ("joined", lambda machine, name: machine.ready(name, "run"), "ReadyRun is not defined in state joined"),
+        ("joined", lambda machine, name: machine.ready(name, "collective"), "ReadyCollective is not defined in"),
+        ("working", lambda machine, _: machine.gone("w9"), r"Gone is not defined in state \(new\)"),
+        ("working", lambda machine, _: machine.ready("w9", "init"), r"ReadyInit is not defined in state \(new\)"),
+        ("working", lambda machine, _: machine.done("w9"), r"CellDone is not defined in state \(new\)"),
+    ],
+)
+def test_an_undefined_move_raises_an_error_that_names_state_and_event(
+    state: str, event: Callable[[Membership, str], object], told: str
+) -> None:
+    machine = Membership(elastic=True)
+    machine.want(1, ["h:0"] if state == "joined" else ["h:0", "h:1"])
+    if state != "working":
+        machine.ready("w0", "init")
+    if state == "joined":
+        machine.joined("w0", 1)
+    with pytest.raises(ProtocolError, match=told):
+        event(machine, "w0")
+
+
+@pytest.mark.parametrize("point", ["init", "run"])
+def test_what_arrives_after_a_workers_process_is_gone_changes_nothing(point: RendezvousPoint) -> None:
+    machine = Membership(elastic=True)
+    machine.want(1, ["h:0", "h:1"])
+    machine.gone("w0")
+    living = machine.living
+    assert machine.ready("w0", point) == machine.joined("w0", 1) == machine.done("w0") == machine.gone("w0") == []
+    assert machine.living == living
+    assert not machine.finishing
+    assert not machine.regroups
+
+
+def test_a_worker_whose_own_code_ends_its_wait_waits_again() -> None:
+    machine = Membership(elastic=True)
+    machine.want(1, ["h:0", "h:1"])
+    assert machine.ready("w0", "init") == machine.ready("w0", "init") == []
+    assert [type(action) for action in machine.ready("w1", "init")] == [FormGroup]
 
 
 @pytest.mark.parametrize("drawn", [members.mermaid(), transitions.mermaid()], ids=["places", "phases"])
