@@ -10,6 +10,9 @@ from typing import Literal, TypeAlias
 
 from jupyter_elastic.types import SlotId
 
+Reason: TypeAlias = Literal["not elastic", "host lost", "too often", "left early"]
+"""Why an attempt is given up."""
+
 
 @dataclass(frozen=True)
 class StartMember:
@@ -114,7 +117,7 @@ class GiveUp:
     """
 
     name: str
-    why: Literal["not elastic", "host lost", "too often", "left early"]
+    why: Reason
 
 
 Action: TypeAlias = (

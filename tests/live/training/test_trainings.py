@@ -247,7 +247,7 @@ def test_a_newcomer_that_waits_for_a_training_that_ends_meanwhile_comes_into_the
             await bench.launch("h:0")
             await bench.until(lambda: bench.engine.machine.regroups)
             await bench.rescale("h:0", "h:1")
-            workers = bench.engine.machine._workers
+            workers = bench.engine.machine.workers
             await bench.until(lambda: any(worker.place == MemberState.RUN for worker in workers.values()))
             (bench.folder / "go").touch()
             await at(bench, 1, 2)

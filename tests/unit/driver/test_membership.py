@@ -15,6 +15,7 @@ from jupyter_elastic.driver.group_actions import (
     Settled,
     StartMember,
 )
+from jupyter_elastic.driver.members import MemberState
 from jupyter_elastic.driver.membership import DEATHS, PATIENCE, TRIES, Membership
 
 
@@ -36,8 +37,9 @@ def ring(*slots: str, elastic: bool = True, min_slots: int = 1) -> Membership:
 def join(machine: Membership) -> list[Action]:
     """Everybody who was let in comes out of `hvd.init()`."""
     actions: list[Action] = []
-    for name in machine.living:
-        actions += machine.joined(name, machine.round)
+    for name, worker in list(machine.workers.items()):
+        if worker.place == MemberState.JOINING:
+            actions += machine.joined(name, machine.round)
     return actions
 
 
