@@ -47,7 +47,7 @@ class Attempt:
         self.number = number
         self.owner = owner
         self._start_driver = start_driver
-        self._outbox = Outbox(ask)
+        self._outbox = Outbox(ask, owner=owner)
         self._rescale: Launch | Rescale | None = None
         self._stop: Stop | None = None
         self._driver: asyncio.StreamWriter | None = None
@@ -225,7 +225,7 @@ class Attempt:
         """Return an end that the driver did not report; after a stop, the outcome that the stop requested."""
         if self._stop is not None and outcome == "lost":
             outcome, reason = ended_by(self._stop), self._stop.reason or reason
-        return exit_report(self.job, self.number, self.owner, outcome, reason, time.time())
+        return exit_report(self.job, self.number, outcome, reason)
 
 
 def check_spec(launch: Launch) -> None:

@@ -28,8 +28,10 @@ log = logging.getLogger(__name__)
 class Outbox:
     """A queue of reports with one sender; run `run` as a task."""
 
-    def __init__(self, ask: Ask, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+    def __init__(self, ask: Ask, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep, *, owner: str = "") -> None:
         self._ask = ask
+        self._owner = owner
+        """User of the jobs, for the log."""
         self._sleep = sleep
         self._waiting: deque[Report] = deque()
         self._changed = asyncio.Event()
@@ -66,16 +68,15 @@ class Outbox:
             try:
                 await self._ask(ReportArrived(report=report))
             except (NotFound, BadRequest, NotAllowed) as problem:
-                log.warning("the daemon refuses %s: %s", report, problem, extra=_about(report))
+                log.warning("the daemon refuses %s: %s", report, problem, extra=self._about(report))
                 return
             except ElasticError as problem:  # away, full disk, ...: the report stays true
-                log.info("not delivered yet, %s", problem, extra=_about(report))
+                log.info("not delivered yet, %s", problem, extra=self._about(report))
                 await self._sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_S[1])
             else:
                 return
 
-
-def _about(report: Report) -> dict[str, Any]:
-    """Return the log record's fields: user, job and attempt."""
-    return {"user": report.by, "job": report.job, "attempt": report.attempt}
+    def _about(self, report: Report) -> dict[str, Any]:
+        """Return the log record's fields: user, job and attempt."""
+        return {"user": self._owner, "job": report.job, "attempt": report.attempt}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 
 from jupyter_elastic.agent.outbox import Ask, Outbox
@@ -68,19 +67,10 @@ class PinnedSession:
 
     async def _report(self) -> None:
         order = self.order
-        outbox = Outbox(self._ask)
+        outbox = Outbox(self._ask, owner=order.owner)
         sender = asyncio.create_task(outbox.run())
         try:
-            outbox.put(
-                ReleaseReported(
-                    at=time.time(),
-                    by=order.owner,
-                    id=uuid.uuid4().hex,
-                    job=order.job,
-                    attempt=order.attempt,
-                    slots=order.slots,
-                )
-            )
+            outbox.put(ReleaseReported(job=order.job, attempt=order.attempt, slots=order.slots))
             await outbox.empty()
         finally:
             sender.cancel()

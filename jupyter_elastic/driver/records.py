@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -51,7 +52,7 @@ class Records:
 
     def append_progress(self, report: ProgressReported) -> None:
         """Add a line to `progress.jsonl`."""
-        line = {"at": report.at, "attempt": self._launch.attempt, **msgspec.to_builtins(report.progress)}
+        line = {"at": report.at or time.time(), "attempt": self._launch.attempt, **msgspec.to_builtins(report.progress)}
         try:
             with private_files.open_private(self._progress, append=True) as file:
                 file.write(msgspec.json.encode(line) + b"\n")

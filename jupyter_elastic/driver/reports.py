@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
@@ -62,29 +61,18 @@ class Reports:
 
     def release(self, slots: tuple[SlotId, ...], generation: int) -> ReleaseReported:
         """Make the report of a release by the driver itself."""
-        launch = self._launch
-        return ReleaseReported(
-            at=time.time(),
-            by=launch.owner,
-            id=f"release-{launch.job}-{launch.attempt}-{generation}",
-            job=launch.job,
-            attempt=launch.attempt,
-            slots=slots,
-            generation=generation,
-        )
+        job, attempt = self._launch.job, self._launch.attempt
+        return ReleaseReported(job=job, attempt=attempt, slots=slots, generation=generation)
 
     def end(self, outcome: Any, reason: str, engines: ExitReported | None = None) -> None:
         """Record the end of the attempt; only the first counts. `engines`: the engine's own report of it, if any."""
         if self.exit is None:
-            launch, at = self._launch, time.time() if engines is None else engines.at
-            self.exit = exit_report(launch.job, launch.attempt, launch.owner, outcome, reason, at)
+            self.exit = exit_report(self._launch.job, self._launch.attempt, outcome, reason)
             if engines is not None:
                 pins = {name: getattr(engines, name) for name in ("pinned", "pinned_why", "pinned_s")}
                 self.exit = msgspec.structs.replace(self.exit, **pins)
 
 
-def exit_report(job: JobId, attempt: int, owner: str, outcome: Any, reason: str, at: float) -> ExitReported:
-    """Return the report of an attempt's end; the `id` is always the same, so that the end counts once."""
-    return ExitReported(
-        at=at, by=owner, id=f"exit-{job}-{attempt}", job=job, attempt=attempt, outcome=outcome, reason=reason[:10_000]
-    )
+def exit_report(job: JobId, attempt: int, outcome: Any, reason: str) -> ExitReported:
+    """Return the report of an attempt's end."""
+    return ExitReported(job=job, attempt=attempt, outcome=outcome, reason=reason[:10_000])

@@ -139,9 +139,15 @@ class AgentReported(Stimulus, frozen=True, kw_only=True):
     place: AgentOrigin | None = None
 
 
-class AttemptReport(Stimulus, frozen=True, kw_only=True):
-    """A report of an agent about an attempt of a job."""
+class AttemptReport(Stimulus, frozen=True, kw_only=True, omit_defaults=False):
+    """A report of an agent about an attempt of a job. The daemon alone stamps it, whatever stamp it came with.
 
+    The stamp's fields are written as they stand here, since agents and daemons of version 0.1 require them.
+    """
+
+    at: float = 0.0
+    by: str = ""
+    id: str = ""
     job: JobId
     attempt: Count
 

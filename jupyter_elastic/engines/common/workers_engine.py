@@ -15,7 +15,6 @@ import re
 import shutil
 import signal
 import time
-import uuid
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
@@ -100,6 +99,7 @@ class WorkersEngine(Engine):
 
     def __init__(self, context: AttemptContext, report: SendReport) -> None:
         self.context = context
+        self._about: dict[str, Any] = {"job": context.job, "attempt": context.attempt}
         self.machine = Membership(min_slots=context.min_slots)
         self.watch = WaitWatch()
         self._report_to = report
@@ -415,7 +415,7 @@ class WorkersEngine(Engine):
     async def _release(self, slot: SlotId) -> None:
         await self.workers.all_cleared()
         await self.hosts.fenced(slot)
-        self.report(ReleaseReported(slots=(slot,), **self._stamp()))
+        self.report(ReleaseReported(slots=(slot,), **self._about))
 
     # --- what workers do (`worker_processes.Owner`)
 
@@ -478,7 +478,7 @@ class WorkersEngine(Engine):
             case messages.ProgressMade(progress=progress):
                 self._is_running()
                 self._step = progress.step
-                self.report(ProgressReported(progress=progress, **self._stamp()))
+                self.report(ProgressReported(progress=progress, **self._about))
             case messages.Committed(durable=durable):
                 self.machine.committed()
                 self._flusher.saved(durable=durable, worker_host=self.hosts.remote(member.slot))
@@ -596,7 +596,7 @@ class WorkersEngine(Engine):
                 step=self._step,
                 empty=empty,
                 generation=self.machine.generation,
-                **self._stamp(),
+                **self._about,
             )
         )
 
@@ -609,7 +609,7 @@ class WorkersEngine(Engine):
             if slot in self._vacant:
                 since, rank, count = self._vacant.pop(slot)
                 after_s = time.monotonic() - since
-                self.report(ReplacementReported(count=count, rank=rank, slot=slot, after_s=after_s, **self._stamp()))
+                self.report(ReplacementReported(count=count, rank=rank, slot=slot, after_s=after_s, **self._about))
 
     def _gave_up(self, name: str, why: str) -> None:
         if why == "left early":
@@ -724,7 +724,7 @@ class WorkersEngine(Engine):
             self._forget_servers()
         self._tasks.cancel_others()
         pins = self._session.pins() if self._session is not None else {}
-        self._report_to(ExitReported(outcome=outcome, reason=reason[:2000], **pins, **self._stamp()))
+        self._report_to(ExitReported(outcome=outcome, reason=reason[:2000], **pins, **self._about))
 
     # --- reports
 
@@ -736,7 +736,7 @@ class WorkersEngine(Engine):
     def running(self, generation: int, slots: tuple[SlotId, ...], pause_s: float = 0.0) -> None:
         """Report that the members train."""
         self._last = RunningReported(
-            generation=generation, slots=slots, pause_s=pause_s, elastic=self._elastic(), **self._stamp()
+            generation=generation, slots=slots, pause_s=pause_s, elastic=self._elastic(), **self._about
         )
         self.report(self._last)
 
@@ -772,11 +772,6 @@ class WorkersEngine(Engine):
         """Report, as a worker made progress, that the attempt runs, whether or not there was a group."""
         if self._last is None:
             self.running(self.machine.generation, self.machine.wanted)
-
-    def _stamp(self) -> dict[str, Any]:
-        context = self.context
-        stamp = {"at": time.time(), "by": context.owner, "id": uuid.uuid4().hex}
-        return {**stamp, "job": context.job, "attempt": context.attempt}
 
     # --- tasks
 

@@ -196,7 +196,7 @@ class FunctionsEngine(WorkersEngine):
         progress = Progress(samples=float(self.queue.ended), total_samples=float(self.queue.total))
         if progress != self._told:
             self._told = progress
-            self.report(ProgressReported(progress=progress, **self._stamp()))
+            self.report(ProgressReported(progress=progress, **self._about))
 
     _told = Progress()
 
