@@ -43,7 +43,7 @@ $(NEWEST)/.done: pyproject.toml jupyter_elastic/engines/horovod/build/hvd-cxx
 	$(PYTHON) -m venv $(NEWEST)
 	$(NEWEST)/bin/python -m pip install -q --upgrade pip setuptools wheel torch
 	$(NEWEST)/bin/python -m pip install -q -e ".[dev]" $(PLUGINS)
-	MAKEFLAGS= $(NEWEST)/bin/jupyter elastic build-horovod
+	MAKEFLAGS= $(NEWEST)/bin/jupyter elastic admin build-horovod
 	@touch $@
 
 # What needs neither framework nor Horovod, and a cell run from the wheel, on the other Pythons that the package is for.
@@ -142,7 +142,7 @@ $(DONE)/dev: $(DONE)/tensorflow $(DONE)/package
 $(DONE)/horovod: $(DONE)/dev jupyter_elastic/engines/horovod/build/hvd-cxx
 	@echo "Building Horovod: 3 to 8 minutes, once."
 	$(FORGET_HALVES)
-	MAKEFLAGS= $(BIN)/jupyter elastic build-horovod
+	MAKEFLAGS= $(BIN)/jupyter elastic admin build-horovod
 	@touch $@
 
 # The browser tests run with both: they differ in how a click reaches a busy kernel.

@@ -1,4 +1,4 @@
-"""Implements `jupyter elastic balance`: plans which samples move between unequal hosts, or generates an instance."""
+"""Implements `jupyter elastic sim balance`: plans which samples move between hosts, or makes an instance."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from jupyter_elastic.types.errors import BadRequest, ElasticError
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of `jupyter elastic balance`."""
+    """Return the parser of `jupyter elastic sim balance`."""
     found = ArgumentParser(
-        prog="jupyter elastic balance",
+        prog="jupyter elastic sim balance",
         description="Plan which training samples move between unequal hosts, so that none keeps the rest waiting.",
     )
     add = found.add_argument
@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Plan; return the exit code (2 for invalid arguments or an impossible plan)."""
+    """Plan which samples move between unequal hosts; return the exit code (2 if that can't be done)."""
     found = parser()
     try:
         given = found.parse_args(argv)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,41 +17,34 @@ from jupyter_elastic.types.errors import BadRequest
 from jupyter_elastic.types.texts import visible
 
 MAINTENANCE_GRACE_S = 300.0
-_SLOTS = (
-    "all slots of a host, or one; for `add` and `remove`: ssh, slurm, kubectl or another provider, and WHERE, as in "
-    "`add ssh lab2`; its URL, `ssh://lab2`; or a name and a URL"
+_HOST = (
+    "ssh, slurm, kubectl or another provider, and WHERE, as in `ssh lab2`; its URL, `ssh://lab2`; or a name and a URL"
 )
 
 
-def _host(given: argparse.Namespace, connect: Connect, console: Console) -> None:
-    if given.action != "list" and not given.slots:
-        raise BadRequest(f"name a host: jupyter elastic host {given.action} HOST")
-    if given.file:
-        if given.action not in {"add", "remove"}:
-            raise BadRequest(f"--file is for `host add` and `host remove`, not for `host {given.action}`")
-        from jupyter_elastic.cli import host_commands  # as below
+def _change(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    from jupyter_elastic.cli import host_commands  # lazily: the pool's own screens import this module
 
-        console.print(escape(visible(host_commands.change_file(given), lines=True)))
-        return
+    what = host_commands.change_file(given) if given.file else host_commands.change(given, connect())
+    console.print(escape(visible(what, lines=True)))
+
+
+def _drain(given: argparse.Namespace, connect: Connect, console: Console) -> None:
     client = connect()
-    if given.action in {"add", "remove", "list"}:
-        from jupyter_elastic.cli import host_commands  # lazily: the pool's own screens import this module
-
-        if given.action == "list":
-            _list(given, host_commands.listed(client), console)
-        else:
-            console.print(escape(visible(host_commands.change(given, client), lines=True)))
-        return
-    if given.action == "drain":
-        client.ask(wire.BeginDrain(target=given.slots, reason=given.reason, grace_s=given.grace))
-    elif given.reason or given.grace is not None:
-        raise BadRequest("--reason and --grace are for `host drain`; leave them out")
-    else:
-        client.ask(wire.Undrain(target=given.slots))
+    client.ask(wire.BeginDrain(target=given.slots, reason=given.reason, grace_s=given.grace))
     _show(given, _drains(client), console)
 
 
-def _list(given: argparse.Namespace, hosts: list[Any], console: Console) -> None:
+def _undrain(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    client = connect()
+    client.ask(wire.Undrain(target=given.slots))
+    _show(given, _drains(client), console)
+
+
+def _list(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    from jupyter_elastic.cli import host_commands  # as above
+
+    hosts = host_commands.listed(connect())
     if given.json:
         print_json(hosts)
         return
@@ -71,7 +63,7 @@ def _maintenance(given: argparse.Namespace, connect: Connect, console: Console) 
     client = connect()
     if given.action == "on":
         if not given.reason:
-            raise BadRequest('say why, because everybody who waits reads it: maintenance on --reason "new driver"')
+            raise BadRequest('say why, because everybody who waits reads it: pool maintenance on --reason "new driver"')
         client.ask(wire.BeginDrain(reason=given.reason, grace_s=given.grace))
     elif given.action == "off":
         client.ask(wire.Undrain())
@@ -97,36 +89,24 @@ def drained(drain: Drain) -> str:
     return visible(f"{drain.target or 'the pool:'} {drain.text}{due}")
 
 
-def _host_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("drain", "undrain", "add", "remove", "list"))
-    parser.add_argument("slots", nargs="?", metavar="HOST[:SLOT]", type=_target, help=_SLOTS)
+def _remove_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(action="remove")
+    parser.add_argument("slots", metavar="HOST", type=_target, help=_HOST)
     parser.add_argument(
-        "url",
-        nargs="?",
-        metavar="WHERE",
+        "url", nargs="?", metavar="WHERE",
         help="[USER@]HOST[:PORT], an allocation's number, ...; behind `--`: words for the provider's own system",
-    )
-    parser.add_argument(
-        "--slots",
-        dest="number",
-        type=_number,
-        metavar="N",
-        help="of `add`; auto, as without it: as many as GPUs, or cores",
-    )
-    parser.add_argument("--network", default="", metavar="CIDR", help="of `add`: for the group's data: 10.1.0.0/16")
-    parser.add_argument(
-        "--label", action="append", default=[], metavar="K=V", help="of `add`: what it is, for cells with --on: rack=3"
-    )
-    parser.add_argument(
-        "--python", default="", metavar="PATH", help="of `add`: the interpreter there, if not this path"
-    )
-    parser.add_argument(
-        "--file",
-        default="",
-        metavar="FILE",
-        help="of `add` and `remove`: the hosts of a shared pool, its administrator's",
-    )
-    parser.set_defaults(more=[])  # the words behind `--`
+    )  # fmt: skip
+    parser.add_argument("--file", default="", help="the file of a shared pool's hosts, its administrator's")
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    _remove_arguments(parser)
+    parser.set_defaults(action="add", more=[])  # the words behind `--`
+    add = parser.add_argument
+    add("--slots", dest="number", type=_number, metavar="N", help="default: auto, as many as GPUs, or cores")
+    add("--network", default="", metavar="CIDR", help="for the group's data: 10.1.0.0/16")
+    add("--label", action="append", default=[], metavar="K=V", help="what it is, for cells with --on: rack=3")
+    add("--python", default="", metavar="PATH", help="the interpreter there, if not this path")
     auto = parser.add_argument_group("of `add slurm` and other providers of hosts that come when they are needed")
     auto.add_argument("--partition", default="", metavar="NAME", help=argparse.SUPPRESS)
     auto.add_argument("--time-limit", default="", metavar="TIME", help="of each allocation of Slurm's: 1h (needed)")
@@ -135,6 +115,14 @@ def _host_arguments(parser: argparse.ArgumentParser) -> None:
     auto.add_argument("--sbatch", default="", metavar="OPTIONS", help=argparse.SUPPRESS)
     auto.add_argument("--bundle", default="", metavar="JSON", help="what Ray is asked for, for a host: '{\"GPU\": 4}'")
     auto.add_argument("--dry-run", action="store_true", help="only ask whether it would be taken")
+
+
+def _slots_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("slots", metavar="HOST[:SLOT]", type=_target, help="all slots of a host, or one")
+
+
+def _drain_arguments(parser: argparse.ArgumentParser) -> None:
+    _slots_argument(parser)
     parser.add_argument("--reason", default="", help="what everybody sees")
     parser.add_argument(
         "--grace",
@@ -146,7 +134,9 @@ def _host_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _target(text: str) -> str:
     if not text:
-        raise argparse.ArgumentTypeError("name a host or a slot; the whole pool is `jupyter elastic maintenance on`")
+        raise argparse.ArgumentTypeError(
+            "name a host or a slot; the whole pool is `jupyter elastic pool maintenance on`"
+        )
     return text
 
 
@@ -171,7 +161,9 @@ def _maintenance_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-HOST = Command("the hosts of your own pool; keep one from new work", _host, _host_arguments)
-MAINTENANCE = Command(
-    "pause the whole pool, by an administrator", _maintenance, _maintenance_arguments, notebook=False
-)  # fmt: skip
+HOST_LIST = Command("list the hosts of the pool, how each is reached, their slots", _list)
+HOST_ADD = Command("add another host to your own pool", _change, _add_arguments)
+HOST_REMOVE = Command("remove a host from your own pool", _change, _remove_arguments)
+HOST_DRAIN = Command("keep a host or a slot from new work", _drain, _drain_arguments)
+HOST_UNDRAIN = Command("give a host or a slot work again", _undrain, _slots_argument)
+MAINTENANCE = Command("pause the whole pool (administrators)", _maintenance, _maintenance_arguments, notebook=False)

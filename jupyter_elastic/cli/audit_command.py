@@ -1,4 +1,4 @@
-"""Implements `jupyter elastic audit`: lists decisions and refusals, with their users."""
+"""Implements `jupyter elastic pool audit`: lists decisions and refusals, with their users."""
 
 from __future__ import annotations
 
@@ -67,5 +67,5 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 AUDIT = Command(
-    "decisions and refusals: yours, for administrators everybody's", _audit, _arguments, notebook=False
+    "list decisions and refusals: yours, or all (administrators)", _audit, _arguments, notebook=False
 )  # fmt: skip

@@ -92,7 +92,7 @@ def check_daemon() -> Finding:
         advice = "the daemon is of another version than this package: restart it when its jobs are over"
         return Finding("daemon", "warning", found, advice)
     if drains:
-        advice = "jobs wait until an administrator ends that: `jupyter elastic maintenance off`, `host undrain`"
+        advice = "jobs wait until an administrator ends that: `jupyter elastic pool maintenance off`, `host undrain`"
         return Finding("daemon", "warning", "; ".join((found, *map(drained, drains))), advice)
     return Finding("daemon", "ok", found)
 

@@ -83,8 +83,8 @@ def _job(client: Client, name: str) -> Job:
 
 
 def _attach(*_: Any) -> None:
-    """Refuse `attach` outside the magic `%elastic attach JOB`, which handles it itself."""
-    raise BadRequest("write %elastic attach JOB, in a cell of a notebook")
+    """Refuse `attach` outside the magic `%elastic job attach JOB`, which handles it itself."""
+    raise BadRequest("write %elastic job attach JOB, in a cell of a notebook")
 
 
 def _logs(given: argparse.Namespace, connect: Connect, console: Console) -> None:
@@ -139,7 +139,7 @@ def _resize(given: argparse.Namespace, connect: Connect, console: Console) -> No
     from jupyter_elastic.kernel.option_values import deadline_from, sizes_from  # lazily: it takes IPython
 
     if (given.slots, given.sizes, given.deadline, given.preemptible) == (None, None, None, None):
-        raise BadRequest("say what to change: `resize JOB 1:4`, --sizes, --deadline or --no-preempt")
+        raise BadRequest("say what to change: `job resize JOB 1:4`, --sizes, --deadline or --no-preempt")
     sizes: Any = UNSET if given.sizes is None else ()
     if given.sizes not in {None, "any"}:
         sizes = sizes_from(given.sizes)
@@ -223,13 +223,12 @@ def _resize_arguments(parser: argparse.ArgumentParser) -> None:
     preempt.add_argument("--preempt", dest="preemptible", action="store_true", default=None, help="it may be paused")
 
 
-JOBS = Command("list the jobs of the pool", _jobs, _jobs_arguments)
-LOGS = Command("what a rank of a job printed", _logs, _logs_arguments)
+LIST = Command("list the jobs of the pool", _jobs, _jobs_arguments)
+LOGS = Command("print what a rank of a job printed", _logs, _logs_arguments)
 CANCEL = Command("end jobs", _cancel, _cancel_arguments)
 RELEASE = Command(
-    "free the slots of a job whose owner's agent is gone, by an administrator", _release, _release_arguments,
-    notebook=False,
-)  # fmt: skip
-RESIZE = Command("change how many slots a job may hold, or what else it asked for", _resize, _resize_arguments)
-EXPLAIN = Command("why a job waits, or holds what it holds", _explain, _job_argument)
-ATTACH = Command("the live view of a job, in this notebook", _attach, _job_argument, terminal=False)
+    "free slots of a job whose agent is gone (administrators)", _release, _release_arguments, notebook=False
+)
+RESIZE = Command("change a job's number of slots, or its deadline", _resize, _resize_arguments)
+EXPLAIN = Command("say why a job waits, or holds its slots", _explain, _job_argument)
+ATTACH = Command("show the live view of a job in this notebook", _attach, _job_argument, terminal=False)

@@ -12,7 +12,7 @@ import msgspec
 from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.display import display as show
 
-from jupyter_elastic.cli import commands, main
+from jupyter_elastic.cli import commands, main, old_words
 from jupyter_elastic.jobfiles.sessions import NAME, SessionFolder, listed
 from jupyter_elastic.kernel.magic import ElasticMagics
 from jupyter_elastic.kernel.option_values import ranks_from
@@ -23,8 +23,6 @@ POOL_MIME = "application/vnd.jupyter-elastic.pool+json"
 """MIME types that our front end draws live."""
 KEPT_JOBS = 60
 """Maximum number of jobs whose rows a notebook's file keeps."""
-SESSION_WORDS = frozenset({"pull", "push", "session"})
-"""Commands about sessions that need the notebook's names or cells."""
 
 
 def load(shell: Any, cells: ElasticMagics) -> None:
@@ -35,15 +33,18 @@ def load(shell: Any, cells: ElasticMagics) -> None:
 
 
 def _complete_elastic(shell: Any, event: Any) -> list[str]:
-    """Complete commands, and after those about sessions their names, then names of variables."""
+    """Complete nouns and verbs, and after those about sessions their names, then names of variables."""
     before = event.line[: len(event.line) - len(event.symbol)].split()[1:]
-    if before[:1] == ["pull"] and len(before) > 1:
-        return sorted(SessionFolder(before[1]).names()) if NAME.fullmatch(before[1]) else []
-    if before[:1] == ["push"] and len(before) > 1:
-        return sorted(name for name in shell.user_ns if not name.startswith("_"))
-    if len(before) == 1 and before[0] in {*SESSION_WORDS, "end"}:
-        return [folder.name for folder in listed()]
-    return list(commands.listed(commands.names(), notebook=True))
+    if before:
+        before[:1] = old_words.OLD.get(before[0], before[0]).split()
+    match before:
+        case ["session", "pull", name, *_]:
+            return sorted(SessionFolder(name).names()) if NAME.fullmatch(name) else []
+        case ["session", "push", _, *_]:
+            return sorted(name for name in shell.user_ns if not name.startswith("_"))
+        case ["session", "auto" | "end" | "pull" | "push"]:
+            return [folder.name for folder in listed()]
+    return commands.next_words(commands.listed(commands.installed(), notebook=True), *before)
 
 
 @magics_class
@@ -56,49 +57,51 @@ class LineMagics(Magics):
 
     @line_magic
     def elastic(self, line: str) -> Any:
-        """Ask the pool, or tell it something.
+        """Ask the pool, or give it an order; `%elastic --help` lists all words.
 
-        %elastic status | pool (who holds what, who waits) | jobs [--all] | logs JOB [--rank N] | cancel JOB |
-        explain JOB | attach JOB (its live view) | hosts | timeline (past and likely future) |
-        policy (the picker, with its what-if) | policy NAME [--opt k=v] | sessions |
-        session NAME --auto | session --off | pull NAME VARIABLE... | push NAME VARIABLE... | end NAME
+        %elastic job list [--all] | job logs JOB [--rank N] | job explain JOB | job cancel JOB |
+        job attach JOB (its live view) | pool status | pool show (who holds what, who waits) |
+        pool timeline (past and likely future) | host slots | policy list (the picker, with its what-if) |
+        policy use NAME [--opt k=v] | session list | session auto NAME | session auto --off |
+        session pull NAME VARIABLE... | session push NAME VARIABLE... | session end NAME
         """
         from jupyter_elastic.widgets.front_end import surface
 
-        arguments = line.split()
-        if arguments in ([], ["status"], ["pool"], ["policy"]) and surface(self.shell) == "widget":
-            return self._show_pool(arguments)
-        if arguments[:1] == ["timeline"] and "--json" not in arguments and surface(self.shell) != "terminal":
-            return self._show_timeline(line)
-        if arguments[:1] == ["attach"] and len(arguments) == 2 and not arguments[1].startswith("-"):
-            return self._cells.attach(arguments[1])
-        if arguments[:1] and arguments[0] in SESSION_WORDS:
-            return self._session(arguments[0], line)
+        words = old_words.renewed(line.split() or ["pool", "status"], ())
+        match words:
+            case ["pool", "status" | "show"] | ["policy", "list"] if surface(self.shell) == "widget":
+                return self._show_pool(words)
+            case ["pool", "timeline", *_] if "--json" not in words and surface(self.shell) != "terminal":
+                return self._show_timeline(line)
+            case ["job", "attach", job] if not job.startswith("-"):
+                return self._cells.attach(job)
+            case ["session", "auto" | "pull" | "push" as verb, *_]:
+                return self._session(verb, line)
         main.notebook(line, self._cells.client, page=surface(self.shell) != "terminal")
         return None
 
-    def _session(self, word: str, line: str) -> Any:
+    def _session(self, verb: str, line: str) -> Any:
         """Run a command about a session that needs this notebook."""
         given = main.parsed(line)
         if given is None:
             return None
-        if word == "session":
-            return self._cells.follow(given.name, on=given.auto)
+        if verb == "auto":
+            return self._cells.follow(given.name, on=not given.off)
         ranks = ranks_from(given.ranks) if given.ranks else ()
         names = [name for words in given.names for name in words.split(",") if name]
-        return (self._cells.pull if word == "pull" else self._cells.push)(given.name, names, ranks)
+        return (self._cells.pull if verb == "pull" else self._cells.push)(given.name, names, ranks)
 
-    def _show_pool(self, arguments: list[str]) -> None:
-        """Show the live pool, with the picker open after `policy`; below it the form that the saved file keeps."""
+    def _show_pool(self, words: list[str]) -> None:
+        """Show the live pool, with the picker open after `policy list`; below it the form that the saved file keeps."""
         from jupyter_elastic.cli import pool_commands
         from jupyter_elastic.widgets.pool_widget import PoolWidget
 
         client = self._cells.client
-        text, picture = main.text(arguments or ["status"], client), main.text(["pool"], client)
+        text, picture = main.text(words, client), main.text(["pool", "show"], client)
         screen = pool_commands.read(KEPT_JOBS)
         if problem := commands.attention(client()):
             print(f"attention: {visible(problem)}")
-        widget = PoolWidget(picking=arguments == ["policy"])
+        widget = PoolWidget(picking=words == ["policy", "list"])
         show(widget)
         made = time.strftime("%H:%M:%S, %d %b %Y", time.localtime(screen.at))
         html = (

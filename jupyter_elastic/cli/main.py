@@ -1,6 +1,6 @@
 """Runs `jupyter elastic ...` in a terminal, and `%elastic ...` in a notebook: the same commands, the same tables.
 
-Finds the command, runs it, turns errors into a message and an exit code. Knows no command by name.
+Runs the command, turns errors into a message and an exit code. Knows no command by name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from jupyter_elastic.cli import commands
-from jupyter_elastic.cli.commands import Command, Connect
+from jupyter_elastic.cli.commands import Connect
 from jupyter_elastic.cli.notebook_console import NotebookConsole, plain
 from jupyter_elastic.client import Client, services
 from jupyter_elastic.types.errors import BadRequest, ElasticError
@@ -34,11 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return clients.enter_context(Client())
 
     try:
-        first = arguments[0] if arguments else ""
-        command = commands.load(first) if first in commands.names() else None
-        if command is not None and not isinstance(command, Command):
-            return command(arguments[1:]) or 0
-        given = commands.parser("jupyter elastic", notebook=False, first=first).parse_args(arguments)
+        given = commands.parsed("jupyter elastic", arguments, notebook=False)
         return int(given.run(given, connect, console) or 0)
     except ElasticError as problem:
         errors.print(f"[red]error:[/red] {escape(visible(str(problem), lines=True))}", soft_wrap=True)
@@ -54,14 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def notebook(line: str, connect: Connect, *, page: bool = True) -> None:
     """Run `%elastic line`, for a page or a terminal; BadRequest for an invalid line."""
-    if (given := parsed(line or "status")) is not None:
+    if (given := parsed(line or "pool status")) is not None:
         given.run(given, connect, (NotebookConsole if page else Console)(highlight=False))
 
 
 def parsed(line: str) -> argparse.Namespace | None:
     """Parse the arguments of `%elastic line`; None after printing requested help. BadRequest for an invalid line."""
     try:
-        return _parsed(shlex.split(line))
+        return commands.parsed("%elastic", shlex.split(line), notebook=True)
     except ValueError as problem:
         raise BadRequest(f"%elastic: {problem}") from None
     except SystemExit:
@@ -70,9 +66,5 @@ def parsed(line: str) -> argparse.Namespace | None:
 
 def text(arguments: list[str], connect: Connect) -> str:
     """Return the output of `%elastic` with these arguments, without colours."""
-    given = _parsed(arguments)
+    given = commands.parsed("%elastic", arguments, notebook=True)
     return plain(lambda console: given.run(given, connect, console))
-
-
-def _parsed(arguments: list[str]) -> argparse.Namespace:
-    return commands.parser("%elastic", notebook=True, first=arguments[0]).parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Implements the command about policies: list, switch, describe."""
+"""Implements the commands about policies: list, switch, describe."""
 
 from __future__ import annotations
 
@@ -9,47 +9,48 @@ from rich.markup import escape
 
 from jupyter_elastic.cli import describe
 from jupyter_elastic.cli.commands import Command, Connect, print_json, table
+from jupyter_elastic.client import Client
 from jupyter_elastic.client.open_requests import expect
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.types.errors import BadRequest
+from jupyter_elastic.types import PolicyInfo
 
 
-def _policy(given: argparse.Namespace, connect: Connect, console: Console) -> None:
-    if given.name == "describe":
-        _describe(given, connect, console)
-        return
-    if given.described is not None:
-        raise BadRequest(f"{given.described!r} is one word too many: write `policy NAME` or `policy describe NAME`")
-    client = connect()
-    if given.name:
-        from jupyter_elastic.kernel.option_values import option_values
-
-        client.ask(wire.SwitchPolicy(name=given.name, options=option_values(given.opt), reason=given.reason))
-    elif given.opt:
-        raise BadRequest("--opt belongs to a policy: write `policy NAME --opt K=V`")
-    policies = expect(client.ask(wire.ListPolicies()), wire.Policies).policies
+def _list(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    policies = _policies(connect())
     if given.json:
         print_json(policies)
         return
-    if given.name:
-        (active,) = (policy for policy in policies if policy.active)
-        options = ", ".join(f"{name}={value}" for name, value in active.options.items())
-        active_policy = f"{active.name} ({options})" if options else active.name
-        console.print(f"{active_policy} decides from now on; no job was touched by the switch", markup=False)
-        return
     rows = table("", "POLICY", "WHAT IT DOES", "OPTIONS")
     for policy in policies:
-        options = ", ".join(f"{name}={value}" for name, value in policy.options.items())
         mark = "[green]●[/green]" if policy.active else ""
-        rows.add_row(mark, escape(policy.name), escape(policy.summary), escape(options))
+        rows.add_row(mark, *map(escape, (policy.name, policy.summary, _options(policy))))
     console.print(rows)
 
 
+def _use(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    from jupyter_elastic.kernel.option_values import option_values
+
+    client = connect()
+    client.ask(wire.SwitchPolicy(name=given.name, options=option_values(given.opt), reason=given.reason))
+    policies = _policies(client)
+    if given.json:
+        print_json(policies)
+        return
+    (active,) = (policy for policy in policies if policy.active)
+    options = f" ({_options(active)})" if active.options else ""
+    console.print(f"{active.name}{options} decides from now on; no job was touched by the switch", markup=False)
+
+
+def _policies(client: Client) -> tuple[PolicyInfo, ...]:
+    return expect(client.ask(wire.ListPolicies()), wire.Policies).policies
+
+
+def _options(policy: PolicyInfo) -> str:
+    return ", ".join(f"{name}={value}" for name, value in policy.options.items())
+
+
 def _describe(given: argparse.Namespace, connect: Connect, console: Console) -> None:
-    if given.described is None or given.opt:
-        raise BadRequest("write `policy describe NAME`; `policy` lists the names")
-    policies = expect(connect().ask(wire.ListPolicies()), wire.Policies).policies
-    policy = describe.find(policies, given.described)
+    policy = describe.find(_policies(connect()), given.name)
     if given.json:
         print_json(policy)
         return
@@ -62,16 +63,21 @@ def _describe(given: argparse.Namespace, connect: Connect, console: Console) -> 
         rows.add_row(*(escape(cell) for cell in cells))
     if rows.row_count:
         console.print(rows)
-        console.print(f"[dim]set one with: policy {escape(policy.name)} --opt OPTION=VALUE[/dim]")
+        console.print(f"[dim]set one with: policy use {escape(policy.name)} --opt OPTION=VALUE[/dim]")
     else:
         console.print("it has no options")
 
 
+def _name(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the policy's name")
+
+
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar="NAME | describe")
-    parser.add_argument("described", nargs="?", metavar="NAME", help="after `describe`: whose options are shown")
+    _name(parser)
     parser.add_argument("--opt", "-o", action="append", default=[], metavar="K=V", help="an option of the policy")
-    parser.add_argument("--reason", default="")
+    parser.add_argument("--reason", default="", help="what the pool's record says")
 
 
-POLICY = Command("list the policies, switch to NAME, or `describe NAME`", _policy, _arguments)
+LIST = Command("list the policies; a mark shows the active one", _list)
+USE = Command("switch the pool to a policy", _use, _arguments)
+DESCRIBE = Command("describe a policy and its options", _describe, _name)

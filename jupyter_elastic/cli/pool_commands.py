@@ -150,7 +150,7 @@ def _top_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="one picture, then end")
 
 
-HOSTS = Command("the slots of the pool and who holds them", _hosts)
-STATUS = Command("the pool in a few lines", _status)
-POOL = Command("who holds what, who waits, and what the policy did", functools.partial(_top, once=True))
-TOP = Command("the same, kept up to date until Ctrl-C", _top, _top_arguments, notebook=False)
+SLOTS = Command("list the slots of the pool and who holds them", _hosts)
+STATUS = Command("print the pool's state in a few lines", _status)
+SHOW = Command("show who holds what, who waits, and what the policy did", functools.partial(_top, once=True))
+TOP = Command("show the pool, kept up to date until Ctrl-C", _top, _top_arguments, notebook=False)

@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
         check_size(client, options.min_slots)
         job = submission.submit(client, options, package, choice, Path(file).name[:200])
         if options.detach:
-            print(f"job {job.id} is queued; its output: jupyter elastic logs {job.id} --follow", file=sys.stderr)
+            print(f"job {job.id} is queued; its output: jupyter elastic job logs {job.id} --follow", file=sys.stderr)
             print(job.id)
             return 0
         print(f"job {job.id} is queued; Ctrl-C cancels it", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Implements `jupyter elastic daemon`, `agent` and `hub`: the pool's services in the foreground."""
+"""Implements `jupyter elastic admin daemon`, `agent` and `hub`: the pool's services in the foreground."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def agent(argv: Sequence[str]) -> NoReturn:
 
 
 def hub(argv: Sequence[str]) -> NoReturn:
-    """Let the users of a JupyterHub into a pool: the service beside its daemon."""
+    """Run the service that lets a JupyterHub's users into the pool."""
     _become("jupyter_elastic.hub", argv)
 
 
@@ -29,7 +29,7 @@ def metrics(argv: Sequence[str]) -> NoReturn:
 
 
 def slot_agent(argv: Sequence[str]) -> NoReturn:
-    """Keep each job to the GPUs that it has leased (for root, on a machine that several share)."""
+    """Keep each job to the GPUs that it has leased (for root)."""
     _become("jupyter_elastic.slot_agent", argv)
 
 

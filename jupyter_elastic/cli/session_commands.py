@@ -146,16 +146,13 @@ def _names(parser: argparse.ArgumentParser) -> None:
 
 
 def _switch(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar="NAME", default="", help="the session's name")
-    how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument(
-        "--auto", action="store_true", help="every following cell runs there, but those that begin with %%"
-    )
-    how.add_argument("--off", action="store_true", help="cells run in the notebook again")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("name", nargs="?", metavar="NAME", default="", help="the session's name")
+    which.add_argument("--off", action="store_true", help="cells run in the notebook again")
 
 
-SESSIONS = Command("sessions: workers that keep their variables from cell to cell", _sessions)
+LIST = Command("list sessions: workers that keep their variables", _sessions)
 END = Command("end a session; its variables are lost", _end, _name)
-PULL = Command("values of a session's variables, by rank, into this notebook", _of_notebook, _names, terminal=False)
-PUSH = Command("this notebook's variables into a session", _of_notebook, _names, terminal=False)
-SESSION = Command("run all following cells in a session", _of_notebook, _switch, terminal=False)
+PULL = Command("bring a session's variables into this notebook, by rank", _of_notebook, _names, terminal=False)
+PUSH = Command("send this notebook's variables to a session", _of_notebook, _names, terminal=False)
+AUTO = Command("run all following cells in a session, except those with %", _of_notebook, _switch, terminal=False)

@@ -1,4 +1,4 @@
-"""Implements `jupyter elastic stop`: ends the processes of a pool, each identified by pid and start time.
+"""Implements `jupyter elastic pool stop`: ends the processes of a pool, each identified by pid and start time.
 
 Agent and forkservers end by themselves when they have been idle for a while; this command ends them now, and the
 daemon. Knows the files in which they record their pids; must not import the daemon.
@@ -93,8 +93,8 @@ def stop(runtime: Path, *, force: bool, ask: Callable[[Stopped], bool] = lambda 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """End this user's processes of the pool: daemon, agent, warm parents. Exit code 1 when jobs kept a pool alive."""
-    parser = argparse.ArgumentParser(prog="jupyter elastic stop", description=HELP)
+    """End this user's daemon, agent and warm parents of the pool. Exit code 1 when jobs kept a pool alive."""
+    parser = argparse.ArgumentParser(prog="jupyter elastic pool stop", description=HELP)
     parser.add_argument("--all", action="store_true", help="every pool of this user, wherever its folder is")
     parser.add_argument("--force", action="store_true", help="cancel the jobs that are not over")
     parser.add_argument("--yes", action="store_true", help="with --all: do not ask before each pool")
@@ -123,7 +123,7 @@ def _as_text(result: Stopped) -> str:
     if result.refused and result.jobs:
         return (
             f"{result.pool}: left alone, {len(result.jobs)} job(s) are not over: {', '.join(result.jobs)}. Let them "
-            "end, or end them too: jupyter elastic stop --force (with --all: and --yes)"
+            "end, or end them too: jupyter elastic pool stop --force (with --all: and --yes)"
         )
     if result.refused:
         return f"{result.pool}: left alone"
@@ -178,10 +178,10 @@ def _end_jobs(client: Client, jobs: Sequence[int]) -> None:
     """Cancel the jobs and wait for their end, at most `JOBS_S`; processes of the rest are ended later."""
     with contextlib.suppress(ElasticError):
         try:
-            client.ask(wire.CancelJobs(jobs=tuple(jobs), reason="jupyter elastic stop"))
+            client.ask(wire.CancelJobs(jobs=tuple(jobs), reason="jupyter elastic pool stop"))
         except ProtocolError:  # a daemon of an older version, before an upgrade
             for job in jobs:
-                client.ask(wire.CancelJob(job=job, reason="jupyter elastic stop"))
+                client.ask(wire.CancelJob(job=job, reason="jupyter elastic pool stop"))
         limit = time.monotonic() + JOBS_S
         while {info.job for info in client.jobs()} & set(jobs) and time.monotonic() < limit:
             time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Implements `jupyter elastic timeline`: when jobs will most likely start and end; pages draw the picture."""
+"""Implements `jupyter elastic pool timeline`: when jobs will most likely start and end; pages draw the picture."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FIRST_S = 20.0
 PREDICTED_S = 5.0
 """Maximum seconds to wait for a prediction."""
 ELSEWHERE = (
-    "The picture is in JupyterLab (View menu: Show the Elastic Timeline) and in a notebook (%elastic timeline); "
-    "for programs: jupyter elastic timeline --json"
+    "The picture is in JupyterLab (View menu: Show the Elastic Timeline) and in a notebook (%elastic pool timeline); "
+    "for programs: jupyter elastic pool timeline --json"
 )
 """Tells the user of a terminal where the timeline is drawn."""
 
@@ -79,4 +79,4 @@ def _timeline(given: argparse.Namespace, connect: Connect, console: Console) -> 
         console.print(Text(ELSEWHERE, style="dim"))
 
 
-TIMELINE = Command("who held which slots, and will most likely hold them", _timeline, arguments)
+TIMELINE = Command("show who held which slots, and will most likely hold them", _timeline, arguments)

@@ -1,4 +1,4 @@
-"""Reports the use of slots: `jupyter elastic usage` by user, also borrowed and lent; `jobs --ended` by job."""
+"""Reports the use of slots: `jupyter elastic pool usage` by user, also borrowed and lent; `job list --ended` by job."""
 
 from __future__ import annotations
 
@@ -139,4 +139,4 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--csv", action="store_true", help="print CSV")
 
 
-USAGE = Command("slot-hours of yours, for administrators everybody's", _usage, _arguments, notebook=False)
+USAGE = Command("sum up slot-hours: yours, or everybody's (administrators)", _usage, _arguments, notebook=False)

@@ -80,7 +80,7 @@ class Job:
         if self._known is None or self._known.phase not in ENDED:
             found = self._client.jobs(all=True, job=self.id)
             if not found:
-                raise NotFound(f"there is no job {self.id}; `%elastic jobs --all` lists them")
+                raise NotFound(f"there is no job {self.id}; `%elastic job list --all` lists them")
             self._known = found[0]
         return self._known
 
@@ -328,7 +328,7 @@ def find(client: Client, word: str, *, one: bool = False) -> tuple[Job, str]:
     if not named:
         close = get_close_matches(word, {info.spec.name for info in jobs}, 1)
         hint = f"did you mean {close[0]}? " if close else ""
-        raise NotFound(f"there is no job {word!r}; {hint}`%elastic jobs --all` lists them with their numbers")
+        raise NotFound(f"there is no job {word!r}; {hint}`%elastic job list --all` lists them with their numbers")
     named.sort(key=lambda info: (info.owner == user, info.phase not in ENDED, info.job))
     chosen = named[-1]
     unfinished = [info for info in named if info.phase not in ENDED and info.owner == chosen.owner]

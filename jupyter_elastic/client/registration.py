@@ -1,4 +1,4 @@
-"""Registers this user's key with the service of a JupyterHub (`jupyter elastic hub`), by the token of the Hub.
+"""Registers this user's key with the service of a JupyterHub (`jupyter elastic admin hub`), by the token of the Hub.
 
 The service's answer is kept in a file of the pool's folder, so that one process registers for all of them. Knows HTTP,
 the key and the file; must not know sockets of the daemon.

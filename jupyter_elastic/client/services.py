@@ -42,7 +42,7 @@ def _daemon(start: bool) -> endpoints.Endpoint:
     found = _started("daemon", detached.DAEMON, endpoints.living_daemon) if start else endpoints.living_daemon()
     if found is None:
         raise DaemonUnreachable(
-            f"no daemon runs for the pool {paths.state_dir()}; start one with `jupyter elastic daemon`"
+            f"no daemon runs for the pool {paths.state_dir()}; start one with `jupyter elastic admin daemon`"
         )
     return found
 

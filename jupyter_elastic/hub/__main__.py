@@ -1,4 +1,4 @@
-"""Start the service: `python -m jupyter_elastic.hub`, or `jupyter elastic hub`. Knows options; the rest is `app`.
+"""Start the service: `python -m jupyter_elastic.hub`, or `jupyter elastic admin hub`. Knows options; the rest is `app`.
 
 Exit codes: 0 stopped, 1 failed, 2 wrong options.
 """
@@ -87,7 +87,7 @@ def _listen(url: str) -> Listen:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="jupyter elastic hub",
+        prog="jupyter elastic admin hub",
         description="Let the users of a JupyterHub into a pool.",
         epilog="As a service of a JupyterHub it needs no options: the Hub's variables say what is not given.",
     )

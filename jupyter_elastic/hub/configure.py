@@ -60,8 +60,8 @@ def configure(
         socket: Path of the daemon's UNIX socket; left out: the one that `$JUPYTER_ELASTIC_ENDPOINT` or
             `/etc/jupyter-elastic/config.toml` names, else that of the systemd unit.
         jobs_are_activity: True to count a server as active while a job of its user runs, so that no culler ends it.
-        service: `managed`: the Hub runs `jupyter elastic hub`; `external`: something else does. Left out: there is
-            none, and none is needed if each user is a UNIX user of this machine.
+        service: `managed`: the Hub runs `jupyter elastic admin hub`; `external`: something else does. Left out:
+            there is none, and none is needed if each user is a UNIX user of this machine.
         service_user: The UNIX user that a managed service runs as: the daemon's, who administers the pool.
         service_url: URL at which the service listens.
         service_token: The token of an external service, its `JUPYTERHUB_API_TOKEN`.

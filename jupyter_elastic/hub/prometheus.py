@@ -1,4 +1,4 @@
-"""Serve the daemon's figures for Prometheus, and its readiness: `jupyter elastic metrics`, `/metrics`, `/readyz`.
+"""Serve the daemon's figures for Prometheus, and its readiness: `jupyter elastic pool metrics`, `/metrics`, `/readyz`.
 
 The daemon speaks no HTTP: it is asked once for each scrape. Exit codes of the command: 0 printed, or stopped; 1 the
 daemon did not answer; 2 wrong options.
@@ -142,7 +142,7 @@ async def _print(endpoint: str | None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="jupyter elastic metrics", description="Print the pool's figures for Prometheus, or serve them."
+        prog="jupyter elastic pool metrics", description="Print the pool's figures for Prometheus, or serve them."
     )
     parser.add_argument(
         "--listen",

@@ -129,7 +129,7 @@ class Registrar:
         if urlsplit(endpoint).hostname in _ANY:
             raise DaemonUnreachable(
                 f"the daemon listens at {endpoint}, and the service does not know which address you reach it by: "
-                "let its administrator say so (jupyter elastic hub --address tcp://host:port)"
+                "let its administrator say so (jupyter elastic admin hub --address tcp://host:port)"
             )
         return endpoint
 

@@ -54,7 +54,7 @@ def too_many(folder: SessionFolder) -> str:
         return ""
     return (
         f"you may have {limits.sessions} session{'' if limits.sessions == 1 else 's'} at a time on this pool, and have "
-        f"{', '.join(names)}: end one (%elastic end {names[0]}), or ask the pool's administrator for more"
+        f"{', '.join(names)}: end one (%elastic session end {names[0]}), or ask the pool's administrator for more"
     )
 
 

@@ -264,7 +264,7 @@ def differs(session: Session, sizes: tuple[int, int], engine: str, python: str) 
             text = f"{has} {what}, not {asked}" if what == "workers" else f"{what} {has}, not {asked}"
             return (
                 f"the session {name!r} has {text}, and keeps it to its end. Leave the option out, take another name, "
-                f"or end it: %elastic end {name}"
+                f"or end it: %elastic session end {name}"
             )
     return ""
 

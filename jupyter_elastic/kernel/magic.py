@@ -41,7 +41,7 @@ from jupyter_elastic.types.errors import BadRequest, ElasticError
 from jupyter_elastic.widgets.front_end import cell_id, in_process, request, surface
 
 QUIET_S = 2.0
-"""Seconds after which a waiting `%elastic pull` or `push` explains why it waits."""
+"""Seconds after which a waiting `%elastic session pull` or `push` explains why it waits."""
 _SESSION = re.compile(r"%%distribute\b.*?\s--session[ =]([\w.-]+)")
 ENDS_S = 1.0
 """Seconds after an interrupt within which a request to end the kernel may follow."""
@@ -129,7 +129,7 @@ class ElasticMagics(Magics):
 
     @cell_magic
     def elastic_session_cell(self, line: str, cell: str) -> Any:
-        """Run this cell in a session: what `%elastic session NAME --auto` puts above each cell."""
+        """Run this cell in a session: what `%elastic session auto NAME` puts above each cell."""
         return self._distribute(f"--session {line}", cell, first_line=1)
 
     def _distribute(self, line: str, cell: str, *, first_line: int) -> Any:
@@ -157,13 +157,13 @@ class ElasticMagics(Magics):
         name, activate, options = policy_line(line)
         if activate:
             self.client().ask(wire.SwitchPolicy(name=name, options=options, source=cell, reason="from a notebook"))
-            print(f"policy {name} decides from now on; `%elastic policy` lists all")  # noqa: T201
+            print(f"policy {name} decides from now on; `%elastic policy list` lists all")  # noqa: T201
             return None
         from jupyter_elastic.views import forecasts
         from jupyter_elastic.views.updater import updater
 
         found = forecasts.compare(self.client().ask, name, cell, options)
-        updater().follower.shadows.begin(name, options, cell)  # for `%elastic pool` of this notebook
+        updater().follower.shadows.begin(name, options, cell)  # for `%elastic pool show` of this notebook
         return found
 
     def client(self) -> Client:

@@ -40,8 +40,8 @@ MAX_ENTRIES, MAX_MODULES, MAX_TEXT = 10_000, 200, 500_000
 CANCEL_S = 60.0
 """Seconds that an interrupted cell waits for its job's end."""
 UNANSWERED = (
-    "interrupted before the daemon had answered, so that nobody knows whether the job is queued: see %elastic jobs "
-    "and %elastic cancel"
+    "interrupted before the daemon had answered, so that nobody knows whether the job is queued: see %elastic job list "
+    "and %elastic job cancel"
 )
 
 
@@ -99,7 +99,7 @@ def interrupted(job: Job, view: Any = None, where: str = "in the notebook") -> J
     except (TimeoutError, KeyboardInterrupt):
         if view is not None:
             view.let_go()
-        return JobCancelled(f"job {job.id} was told to stop and has not ended yet; see %elastic jobs")
+        return JobCancelled(f"job {job.id} was told to stop and has not ended yet; see %elastic job list")
     unit = "slot"
     if view is not None:
         view.ended.wait(CANCEL_S)

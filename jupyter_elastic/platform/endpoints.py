@@ -112,7 +112,7 @@ def choose(endpoint: str | None = None) -> PoolChoice:
 
 
 def _own(why: str) -> PoolChoice:
-    return PoolChoice("", why, f"start one with `jupyter elastic daemon`, or see {state_dir() / 'daemon.log'}")
+    return PoolChoice("", why, f"start one with `jupyter elastic admin daemon`, or see {state_dir() / 'daemon.log'}")
 
 
 def _machine_config(file: Path) -> _MachineConfig:

@@ -1,4 +1,4 @@
-"""Start the daemon of a pool: `python -m jupyter_elastic.scheduler`, or `jupyter elastic daemon`.
+"""Start the daemon of a pool: `python -m jupyter_elastic.scheduler`, or `jupyter elastic admin daemon`.
 
 Knows options, signals and files; the rest is `daemon`. Exit codes: 0 stopped, 1 failed, 2 wrong options, 3 another
 daemon already serves this pool.
@@ -80,7 +80,7 @@ def _log(log_format: logs.Format, *, foreground: bool) -> None:
 def _parser() -> argparse.ArgumentParser:
     """Make the parser; options that are not given are absent from its result (defaults: `DaemonOptions`)."""
     parser = argparse.ArgumentParser(
-        prog="jupyter elastic daemon", description="Serve a pool.", argument_default=argparse.SUPPRESS
+        prog="jupyter elastic admin daemon", description="Serve a pool.", argument_default=argparse.SUPPRESS
     )
     parser.add_argument("--config", metavar="FILE", help='a TOML file with these options: slots = 8, admin = ["ada"]')
     parser.add_argument("--foreground", action="store_true", help="log to the terminal what the libraries say too")

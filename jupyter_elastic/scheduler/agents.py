@@ -106,10 +106,10 @@ class Agents:
         """
         if job.phase not in ACTIVE and not (force and job.pinned):
             raise BadRequest(f"job {job.job} is {job.phase} and holds no slots")
-        forced = f"`jupyter elastic release {job.job} --force` does not wait, and something of it may then still run"
+        forced = f"`jupyter elastic job release {job.job} --force` does not wait; something of it may then still run"
         if not force and (job.owner in self._peers or job.owner in self._awaited):
             raise BadRequest(
-                f"the agent of {job.owner} is there, and ends the job with `jupyter elastic cancel {job.job}`; "
+                f"the agent of {job.owner} is there, and ends the job with `jupyter elastic job cancel {job.job}`; "
                 f"that an agent is gone is noticed after {SILENCE_S:g} s; {forced}"
             )
         left_s = self.leases.left_s(job)

@@ -1,4 +1,6 @@
-"""Runs the slot agent: `python -m jupyter_elastic.slot_agent`, or `jupyter elastic slot-agent`. Knows only its options.
+"""Runs the slot agent: `python -m jupyter_elastic.slot_agent`, or `jupyter elastic admin slot-agent`.
+
+Knows only its options.
 
 Exit codes: 0 stopped, 1 failed, 2 wrong options, or nothing here that could be guarded.
 """
@@ -25,7 +27,7 @@ from jupyter_elastic.types.errors import BadRequest, ElasticError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Guard the machine's GPUs until SIGTERM or SIGINT; return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="jupyter elastic slot-agent", description="Keep each job to the GPUs that it has leased; as root."
+        prog="jupyter elastic admin slot-agent", description="Keep each job to the GPUs that it has leased; as root."
     )
     parser.add_argument("--endpoint", default="", help="of the daemon; default: this machine's pool")
     parser.add_argument("--socket", type=Path, default=Path(SOCKET), help=f"for workers ({SOCKET})")

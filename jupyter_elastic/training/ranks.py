@@ -51,7 +51,7 @@ def choose(framework: str | None) -> Group:
         raise EngineError(
             f"The engine {link.current.engine!r} forms no process group: each worker of this job would train a "
             "model of its own, apart from the others. Run the cell with `--engine torch` (PyTorch) or `--engine "
-            "horovod` (`jupyter elastic build-horovod` builds it), or on one worker with `--gpus 1`."
+            "horovod` (`jupyter elastic admin build-horovod` builds it), or on one worker with `--gpus 1`."
         )
     return SingleProcess()
 

@@ -11,7 +11,7 @@ from jupyter_elastic.types.vocabulary import GpuProcess, Host, JobId, JobSpec, P
 
 
 class JobInfo(Record, frozen=True, kw_only=True):
-    """A job as `jobs`, the handle and the panel show it."""
+    """A job as `job list`, the handle and the panel show it."""
 
     job: JobId
     owner: str

@@ -229,7 +229,7 @@ class Outputs:
             found, self.left_out = {}, "" if self._folder.own else str(problem)
         for rank in sorted(found.keys() - self.ranks.keys()):
             if not self._folder.own and len(self.ranks) >= MAX_RANKS:
-                self.left_out = f"of another user's job {MAX_RANKS} ranks are shown: `logs JOB --rank N` has others"
+                self.left_out = f"of another user's job {MAX_RANKS} ranks are shown: `job logs JOB --rank N` has others"
                 break
             self.ranks[rank] = RankOutput(self._folder, found[rank])
         changed = [rank for rank in self.ranks.values() if rank.poll()]

@@ -24,7 +24,7 @@ POOL = ".jp-OutputArea .je-pool:visible"
 def test_the_picker_opens_in_the_notebook_and_switches(notebook: Any, page: Page, pool: Pool, lab: Lab) -> None:
     pool.submit(WAITS, slots=2, name="holds both", max_time_s=300)
     waiting = pool.submit(WAITS, slots=1, name="waits", estimate_s=30)
-    book = notebook(LOAD, NOBODY, "%elastic policy")
+    book = notebook(LOAD, NOBODY, "%elastic policy list")
     book.run_all()
     view = page.locator(POOL)
     expect(view.locator(".je-slot.je-leased")).to_have_count(2)

@@ -124,7 +124,7 @@ def test_pictures_of_eight_slots_twelve_jobs_and_a_switch(browser: Browser, tmp_
     ):
         context = browser.new_context(viewport={"width": 1400, "height": 900})
         page = context.new_page()
-        cells = ("%load_ext jupyter_elastic", "%elastic timeline --past 1 --ahead 1")
+        cells = ("%load_ext jupyter_elastic", "%elastic pool timeline --past 1 --ahead 1")
         book = Notebook(page, lab, lab.notebook("pictures.ipynb", *cells))
         book.open()
         book.wait_idle()

@@ -166,7 +166,7 @@ def lab() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        said("jupyter elastic stop --force")
+        said("jupyter elastic pool stop --force")
 
 
 def follow(way: Way, folder: Path) -> None:

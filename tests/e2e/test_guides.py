@@ -43,6 +43,8 @@ def test_a_policy_an_engine_and_a_command_by_the_guides(plugins: Path) -> None:
     (plugins / "script.py").write_text("import time\ntime.sleep(1000)\n")
     python(plugins, elastic, "run", "script.py", "--engine", "plain", "--detach")
     assert '"waiting"' in python(plugins, elastic, "who", "--json")
+    assert '"waiting"' in python(plugins, elastic, "job", "who", "--json")
+    assert "how many slots each user holds" in python(plugins, elastic, "job")
     python(plugins, elastic, "cancel", "2")
 
 

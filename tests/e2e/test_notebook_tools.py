@@ -34,7 +34,7 @@ CELLS = [
     "assert y == 41",
     "%%distribute --engine process -a -o job\nprint('far away')",
     "assert job.wait() == 'completed'",
-    "%elastic jobs --all",
+    "%elastic job list --all",
 ]
 EXECUTE = """
 import json, sys, nbclient, nbformat

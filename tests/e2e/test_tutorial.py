@@ -24,7 +24,7 @@ def test_the_tutorial_runs_from_top_to_bottom(pool: Path, tmp_path: Path) -> Non
     (handle,) = (text for block, text in printed.items() if "job.wait" in block)
     assert "completed 42" in handle
     assert "step 0\nstep 1\n" in handle
-    assert "slow" in printed["%elastic jobs --all\n"]
-    assert ":1" in printed["%elastic hosts\n"]
-    assert "fifo" in printed["%elastic policy fifo\n"]
-    assert "balanced" in printed["%elastic policy balanced\n"]
+    assert "slow" in printed["%elastic job list --all\n"]
+    assert ":1" in printed["%elastic host slots\n"]
+    assert "fifo" in printed["%elastic policy use fifo\n"]
+    assert "balanced" in printed["%elastic policy use balanced\n"]

@@ -1,4 +1,4 @@
-"""`jupyter elastic hub` against a real Hub: tokens become keys with rights, and lose them again, whatever fails."""
+"""`jupyter elastic admin hub` against a real Hub: tokens become keys with rights, and lose them, whatever fails."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ def test_whoever_has_no_right_has_four_sessions_and_keeps_slots_from_nobody(peop
     people.anns.run("%%distribute --gpus 2 --engine process --name mine\nprint(rank)")
     assert not [job for job in client.jobs(all=True) if job.held]
     for name in SESSIONS:
-        bobs.run(f"%elastic end {name}")
+        bobs.run(f"%elastic session end {name}")
     with pytest.raises(pytest.fail.Exception, match="may not have jobs that are never paused"):
         bobs.run("%%distribute --no-preempt --gpus 1 --engine process\nx = 1")
 
@@ -316,8 +316,8 @@ def test_a_job_goes_on_when_its_server_is_stopped_and_its_output_is_there_at_the
     people.ann.server_ready()
     assert people.ann.api(f"elastic/api/jobs/{job}/outputs/0/stdout").text == output.read_text()
     back = people.kernel(people.ann)
-    assert "secret output" in back.run(f"%elastic logs {job}")
-    assert "long" in back.run("%elastic jobs --all")
+    assert "secret output" in back.run(f"%elastic job logs {job}")
+    assert "long" in back.run("%elastic job list --all")
     assert (
         back.run(
             f"from jupyter_elastic.client import Client; from jupyter_elastic.client.job import Job\n"

@@ -71,7 +71,7 @@ def results(job: int | str) -> dict[int, Any]:
     """Return the results of an earlier job's calls, by number; an exception stands for a call that raised one.
 
     Args:
-        job: The job's number or name, as `jupyter elastic jobs --all` shows them.
+        job: The job's number or name, as `jupyter elastic job list --all` shows them.
 
     Raises:
         NotFound: There is no such job.

@@ -38,7 +38,7 @@ class Horovod(GroupEngine):
     def missing(cls) -> str:
         """Return why Horovod can't be used here, and how to mend that; empty if it can."""
         if importlib.util.find_spec("horovod") is None:
-            return "Horovod is not built for this interpreter; run `jupyter elastic build-horovod` in its environment"
+            return "Horovod is not built for this interpreter; run `jupyter elastic admin build-horovod` there"
         return ""
 
     @classmethod
@@ -58,12 +58,14 @@ class Horovod(GroupEngine):
         versions = build.frameworks()
         what = ", ".join(f"{name} {version}" for name, version in versions.items()) or "no framework"
         if importlib.util.find_spec("horovod") is None:
-            advice = "jupyter elastic build-horovod   (until then cells run with the engine `process`, without a group)"
+            advice = (
+                "jupyter elastic admin build-horovod (until then cells run with the engine `process`, without a group)"
+            )
             return Finding(check="Horovod", status="warning", found=f"not installed ({what})", advice=advice)
         try:
             works = build.check()
         except EngineError as problem:
-            found, advice = str(problem).splitlines()[0], "jupyter elastic build-horovod --force"
+            found, advice = str(problem).splitlines()[0], "jupyter elastic admin build-horovod --force"
             return Finding(check="Horovod", status="error", found=found, advice=advice)
         found = f"{build.installed('horovod')}, works with {', '.join(works)} ({what})"
         return Finding(check="Horovod", status="ok", found=found)

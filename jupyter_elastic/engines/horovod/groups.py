@@ -176,5 +176,5 @@ def _at_hand() -> str:
             return framework
     raise EngineError(
         "training.run on the engine horovod needs PyTorch or TensorFlow in this environment, and neither is installed. "
-        "Install one (`pip install torch`), then run `jupyter elastic build-horovod`."
+        "Install one (`pip install torch`), then run `jupyter elastic admin build-horovod`."
     )

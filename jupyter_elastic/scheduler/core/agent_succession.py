@@ -26,13 +26,13 @@ def objection(state: State, user: str, place: AgentOrigin | None, *, alone: bool
     if connected and not jobs:
         if take_over:
             return ""
-        remedy = "end that one with `jupyter elastic stop` where it runs, or start this one with --take-over"
+        remedy = "end that one with `jupyter elastic pool stop` where it runs, or start this one with --take-over"
     elif connected:
         remedy = "submit from there, or end them first"
     elif not jobs or take_over or (alone and place is not None and place.home == known.home):
         return ""
     else:
-        remedy = "if nothing of it runs any more, start this one with `jupyter elastic agent --take-over`"
+        remedy = "if nothing of it runs any more, start this one with `jupyter elastic admin agent --take-over`"
     there = "it is connected" if connected else "it is not connected"
     runs = f", and only it can see what runs of job {', '.join(jobs[:10])}" if jobs else ""
     return f"the agent of {user} is another one ({known.description or known.place}); {there}{runs}: {remedy}"

@@ -116,7 +116,7 @@ def _check_fits(state: State, spec: JobSpec) -> None:
         return
     if not state.total:
         raise BadRequest(
-            "the pool has no slots; look at `jupyter elastic hosts`, and ask its administrator to add some"
+            "the pool has no slots; look at `jupyter elastic host slots`, and ask its administrator to add some"
         )
     kinds = {host.kind for host in state.hosts if host.slots}
     kind = f"{kinds.pop().upper()} " if len(kinds) == 1 else ""
@@ -134,7 +134,7 @@ def found(state: State, job_id: int) -> Job:
         raise NotFound(
             f"job {job_id} ended long ago and the pool has forgotten it; what it wrote is still in its folder"
         )
-    raise NotFound(f"there is no job {job_id}; `jupyter elastic jobs --all` lists them")
+    raise NotFound(f"there is no job {job_id}; `jupyter elastic job list --all` lists them")
 
 
 def _cancel(state: State, command: Cancel) -> list[AnyEventData]:

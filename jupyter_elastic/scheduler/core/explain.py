@@ -105,7 +105,7 @@ def _waits(
         again = begins_again(job.elastic, job.attempt, preempted=job.preemptions > 0)
         lines.append(f"Attempt {job.attempt} ended{_because(job.reason)}. It {again}.")
     if state.absent(job.owner):
-        remedy = "; run `jupyter elastic agent` to go on" if whole else ""
+        remedy = "; run `jupyter elastic admin agent` to go on" if whole else ""
         lines.append(f"The agent of {job.owner} is not connected{remedy}.")
         return lines
     if (earlier := state.before(job)) is not None:

@@ -1,4 +1,4 @@
-"""Back up the journal while the daemon works, and restore it: `jupyter elastic backup` and `restore`.
+"""Back up the journal while the daemon works, and restore it: `jupyter elastic admin backup` and `restore`.
 
 A copy shows one moment: SQLite gives a reader the journal as it was when the reader began. A restored journal gets an
 event so that numbers which were used since are not used again. Running jobs that are not in the older journal would
@@ -37,9 +37,9 @@ ENDS = ("", "-wal", "-shm")
 
 def backup(argv: Sequence[str] | None = None) -> int:
     """Copy the pool's journal to a file while the daemon works. Exit code 1 if that failed."""
-    parser = argparse.ArgumentParser(prog="jupyter elastic backup", description="Copy the pool's journal.")
+    parser = argparse.ArgumentParser(prog="jupyter elastic admin backup", description="Copy the pool's journal.")
     parser.add_argument(
-        "file", type=Path, help="a new file, readable for you alone; `jupyter elastic restore` reads it"
+        "file", type=Path, help="a new file, readable for you alone; `jupyter elastic admin restore` reads it"
     )
     given = parser.parse_args(argv)
     return _say(lambda: copy(_journal(), given.file))
@@ -48,9 +48,9 @@ def backup(argv: Sequence[str] | None = None) -> int:
 def restore(argv: Sequence[str] | None = None) -> int:
     """Replace the pool's journal by a copy while no daemon runs. Exit code 1 if that is refused."""
     parser = argparse.ArgumentParser(
-        prog="jupyter elastic restore", description="Put a copy of the journal back, while no daemon runs."
+        prog="jupyter elastic admin restore", description="Put a copy of the journal back, while no daemon runs."
     )
-    parser.add_argument("file", type=Path, help="what `jupyter elastic backup` wrote")
+    parser.add_argument("file", type=Path, help="what `jupyter elastic admin backup` wrote")
     parser.add_argument(
         "--force", action="store_true", help="nothing runs any more of the jobs that it names, or that it can't name"
     )
@@ -169,7 +169,7 @@ def _fence(made: Path, now: State | None, damage: str, *, force: bool) -> str:
         if now is None and damage and not force:
             raise BadRequest(
                 f"what runs now can't be told, because the present journal can't be read ({damage}). Make sure that no "
-                "agent runs jobs of this pool (`jupyter elastic stop --force` of each user), then add --force"
+                "agent runs jobs of this pool (`jupyter elastic pool stop --force` of each user), then add --force"
             )
         running = [] if now is None else unknown(now, core.state)
         if running and not force:

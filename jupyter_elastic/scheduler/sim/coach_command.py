@@ -1,4 +1,4 @@
-"""Run `jupyter elastic coach`: find from measured epochs how many workers and servers train fastest."""
+"""Run `jupyter elastic sim coach`: find from measured epochs how many workers and servers train fastest."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MAX_COUNT = 1000
 
 
 def parser() -> argparse.ArgumentParser:
-    """Make the parser of `jupyter elastic coach`."""
+    """Make the parser of `jupyter elastic sim coach`."""
     found = ArgumentParser(
-        prog="jupyter elastic coach",
+        prog="jupyter elastic sim coach",
         description="Learn from measured epochs how many workers and servers train fastest.",
     )
     add = found.add_argument
@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fit and choose; return the exit code (2 for input that can't be understood or fitted)."""
+    """Choose numbers of workers and servers by measured epochs; return the exit code (2 for bad input)."""
     found = parser()
     try:
         given = found.parse_args(argv)

@@ -1,4 +1,4 @@
-"""Run `jupyter elastic sim`: read a trace, run policies over it, print or draw the comparison.
+"""Run `jupyter elastic sim run`: read a trace, run policies over it, print or draw the comparison.
 
 Knows the command line; decides nothing. Bad input is named on stderr and ends with exit code 2.
 """
@@ -45,8 +45,8 @@ def common_parser(program: str, description: str) -> argparse.ArgumentParser:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Make the parser of `jupyter elastic sim`."""
-    found = common_parser("jupyter elastic sim", "Simulate policies over a trace and compare them.")
+    """Make the parser of `jupyter elastic sim run`."""
+    found = common_parser("jupyter elastic sim run", "Simulate policies over a trace and compare them.")
     add = found.add_argument
     add("--trace", type=Path, help="trace file: " + ", ".join(formats.FORMATS))
     add("--synthetic", type=int, metavar="JOBS", help="instead of a trace: this many generated jobs")
@@ -81,7 +81,7 @@ class Setting:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Try policies in the simulator; return the exit code: 0, or 2 for bad input."""
+    """Compare policies in the simulator; return the exit code: 0, or 2 for bad input."""
     return compare_and_print(parser(), prepare, argv)
 
 

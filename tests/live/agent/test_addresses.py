@@ -46,7 +46,9 @@ def asks_for_its_name() -> bool:
 
 @needs("torch")
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a process another host name")
-@pytest.mark.skipif(not asks_for_its_name(), reason="an older build: `jupyter elastic build-horovod` makes a new one")
+@pytest.mark.skipif(
+    not asks_for_its_name(), reason="an older build: `jupyter elastic admin build-horovod` makes another"
+)
 def test_a_ring_stays_on_loopback_whatever_the_hosts_name_is(tmp_path: Path) -> None:
     addresses = [
         one.address for name, found in psutil.net_if_addrs().items() for one in found

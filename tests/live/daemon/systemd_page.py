@@ -21,7 +21,7 @@ def main() -> None:
     assert system.service is not None
     system.service.hear("WATCHDOG=1")
     system.service.hear("WATCHDOG=1")
-    assert look == ["jupyter elastic status"]
+    assert look == ["jupyter elastic pool status"]
     seen = elastic(NOBODY, home, "status", "--json")
     say(pool=json.loads(seen.stdout)["welcome"]["pool"] if seen.stdout else seen.stderr)
     with CONFIG.open("a") as config:

@@ -300,7 +300,7 @@ def elastic(users: Users, name: str, *words: str) -> tuple[int, str]:
 
 
 def cancel(users: Users, name: str, *words: str) -> tuple[int, str]:
-    """`jupyter elastic cancel` by this user."""
+    """`jupyter elastic job cancel` by this user."""
     return elastic(users, name, "cancel", *words)
 
 

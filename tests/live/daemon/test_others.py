@@ -307,7 +307,7 @@ def test_jobs_of_a_user_who_never_had_an_agent_wait_for_it_and_hold_nothing(pool
     told, errors = asking.communicate(timeout=60)
     assert asking.returncode == 0, errors
     theirs = client.jobs(job=1)[0].owner
-    assert f"The agent of {theirs} is not connected; run `jupyter elastic agent` to go on." in told
+    assert f"The agent of {theirs} is not connected; run `jupyter elastic admin agent` to go on." in told
     mine = client.submit(msgspec.structs.replace(spec, min_slots=4, max_slots=4))
     for event in client.events(0):
         if isinstance(event.data, JobStarted):

@@ -193,13 +193,13 @@ def test_many_who_need_a_daemon_at_once_start_one(pool) -> None:
     while processes.alive(found.pid, found.start_time):
         assert time.monotonic() < limit
         time.sleep(0.02)
-    with pytest.raises(DaemonUnreachable, match="jupyter elastic daemon"):
+    with pytest.raises(DaemonUnreachable, match="jupyter elastic admin daemon"):
         services.ensure(start=False)
 
 
 def test_nobody_there_is_said_in_time(pool_dir: Path, pool) -> None:
     client = pool.client(timeout_s=0.3)
-    with pytest.raises(DaemonUnreachable, match="start one with `jupyter elastic daemon`"):
+    with pytest.raises(DaemonUnreachable, match="start one with `jupyter elastic admin daemon`"):
         client.ask(wire.Ping())
 
 

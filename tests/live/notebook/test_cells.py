@@ -49,7 +49,7 @@ def test_the_first_failing_rank_comes_first_with_the_cells_own_line(notebook: No
     assert "magic.py" not in cell.error
     assert "<b>luck" not in cell.html
     assert notebook.run("bad.result()").ename == "JobFailed"
-    assert "free" in notebook.run("%elastic hosts").views[0]
+    assert "free" in notebook.run("%elastic host slots").views[0]
 
 
 def test_interrupting_cancels_the_job_and_says_that_its_slots_are_free(notebook: Notebook) -> None:
@@ -59,7 +59,7 @@ def test_interrupting_cancels_the_job_and_says_that_its_slots_are_free(notebook:
     cell = notebook.finish(request)
     assert cell.ename == "JobCancelled"
     assert "is cancelled; its 2 CPU slots are free again" in cell.error
-    assert notebook.run("%elastic jobs").views[0].startswith("no unfinished jobs")
+    assert notebook.run("%elastic job list").views[0].startswith("no unfinished jobs")
 
 
 def test_detach_returns_the_handle_at_once(notebook: Notebook, tmp_path: Path) -> None:
@@ -134,11 +134,11 @@ def test_logical_workers_by_the_option_and_refused_when_the_job_may_outgrow_them
         (HEAD + "--out missing\nx = 1", "the cell never sets `missing`"),
         (HEAD + "--in nothere\nx = 1", "the notebook has no `nothere`"),
         ("import threading; lock = threading.Lock()\nget_ipython().run_cell_magic('distribute', '', 'lock')", "`lock`"),
-        ("%elastic cancel 999", "no job 999"),
-        ("%elastic logs 999", "no job 999"),
+        ("%elastic job cancel 999", "no job 999"),
+        ("%elastic job logs 999", "no job 999"),
         ("%elastic frobnicate", "invalid choice"),
-        ("%elastic policy nosuch", "nosuch"),
-        ("%elastic policy fifo --opt nonsense", "write NAME=VALUE"),
+        ("%elastic policy use nosuch", "nosuch"),
+        ("%elastic policy use fifo --opt nonsense", "write NAME=VALUE"),
         ("%%policy 3x\npass", "write %%policy NAME"),
         ("%%policy mine --shadow --activate\npass", "contradict"),
         ("%%policy mine --frobnicate\npass", "unrecognized arguments: --frobnicate"),
@@ -176,7 +176,7 @@ def test_an_interrupt_before_the_daemon_has_answered_says_so(notebook: Notebook)
     finally:
         daemon.send_signal(signal.SIGCONT)
     assert cell.ename == "JobCancelled"
-    assert "see %elastic jobs" in cell.error
+    assert "see %elastic job list" in cell.error
     assert not cell.shown
     notebook.pool.mend()
 
@@ -226,7 +226,7 @@ def test_a_policy_from_a_cell_is_a_shadow_first_and_decides_when_it_is_let(noteb
     assert "policy newest_first decides from now on" in cell.printed
     pool.running(second)
     assert pool.info(first).phase in {"stopping", "queued"}
-    notebook.run("%elastic policy fifo")
+    notebook.run("%elastic policy use fifo")
     for job in (first, second):
         pool.cancel(job)
         pool.ended(job)
@@ -234,8 +234,8 @@ def test_a_policy_from_a_cell_is_a_shadow_first_and_decides_when_it_is_let(noteb
 
 def test_the_line_magic_shows_the_pool(notebook: Notebook) -> None:
     assert "2 CPU slots (no GPUs here): 2 free" in notebook.run("%elastic").views[0]
-    assert "First come, first served" in notebook.run("%elastic policy").views[0]
-    assert '"kind": "cpu"' in notebook.run("%elastic hosts --json").printed
+    assert "First come, first served" in notebook.run("%elastic policy list").views[0]
+    assert '"kind": "cpu"' in notebook.run("%elastic host slots --json").printed
 
 
 def test_above_the_live_pool_stands_what_keeps_it_from_taking_jobs(notebook: Notebook) -> None:
@@ -350,18 +350,18 @@ def test_a_job_outlives_its_kernel(notebook: Notebook, tmp_path: Path) -> None:
     )
     number = int(cell.result.split()[1])
     notebook.restart()
-    assert "survivor" in notebook.run("%elastic jobs").views[0]
+    assert "survivor" in notebook.run("%elastic job list").views[0]
     go.touch()
     cell = notebook.run(f"job = get_ipython().run_line_magic('elastic', 'attach {number}')\nprint(job.result())")
     assert "alive" in cell.printed
     assert "survivor" in "".join(cell.views)
-    assert notebook.run(f"%elastic logs {number}").printed == "went\n"
+    assert notebook.run(f"%elastic job logs {number}").printed == "went\n"
 
 
 def test_an_ended_job_is_attached_to_and_the_next_one_is_live(notebook: Notebook) -> None:
     over = notebook.pool.submit("print('long ago')")
     notebook.pool.ended(over)
-    assert "completed" in "".join(notebook.run(f"%elastic attach {over}").views)
+    assert "completed" in "".join(notebook.run(f"%elastic job attach {over}").views)
     cell = notebook.run(HEAD + "--out v\nprint('now')\nv = 1")
     assert any("now" in view for view in cell.views)  # beside what the view above says late
     assert notebook.run("print(v)").printed == "1\n"
@@ -382,7 +382,9 @@ def test_options_are_completed(notebook: Notebook) -> None:
         return list(reply["content"]["matches"])
 
     assert any("--gpus" in match for match in completed("%%distribute --g"))
-    assert "explain" in completed("%elastic exp")
+    assert completed("%elastic jo") == ["job"]
+    assert completed("%elastic job exp") == ["explain"]
+    assert completed("%elastic policy ") == ["describe", "list", "use"]
 
 
 @pytest.mark.parametrize("restart", [False, True])

@@ -107,9 +107,9 @@ def test_displays_of_a_detached_job_are_in_its_view_and_those_of_another_cell_ar
     cell = notebook.run(HEAD + "-a -o job" + TABLE + "Table()")
     cell = notebook.run("job.wait()\n0;")
     assert "from 0" in cell.html
-    assert not own(notebook.run("%elastic attach " + notebook.run("print(job.id)").printed))
+    assert not own(notebook.run("%elastic job attach " + notebook.run("print(job.id)").printed))
     notebook.run(HEAD + "-o job" + TABLE + "display(Table())\n7")
-    cell = notebook.run("%elastic attach " + notebook.run("print(job.id)").printed)
+    cell = notebook.run("%elastic job attach " + notebook.run("print(job.id)").printed)
     assert [data["text/plain"] for data in own(cell)] == ["Table of 0", "7"]
 
 

@@ -166,7 +166,7 @@ def test_a_shell_without_a_kernel_keeps_values_tables_and_the_end(shared_pool: P
     table = "from IPython.display import HTML\ndisplay(HTML('<b>shown</b>'))\nprint('from', rank)\n{'value': rank}"
     cells = [
         "%load_ext jupyter_elastic", HEAD + f"-n 2\n{table}", HEAD + "--out y\ny = 41",
-        HEAD + "-a -o job\nprint('far')", "job.wait()", "%elastic jobs --all",
+        HEAD + "-a -o job\nprint('far')", "job.wait()", "%elastic job list --all",
     ]  # fmt: skip
     (tmp_path / "shell.py").write_text(SHELL)
     done = subprocess.run(
@@ -191,7 +191,7 @@ def test_a_shell_without_a_kernel_keeps_values_tables_and_the_end(shared_pool: P
 def test_a_notebook_under_ipython_is_a_terminal_with_numbers(shared_pool: Pool, tmp_path: Path) -> None:
     cells = [
         "%load_ext jupyter_elastic", HEAD + "\nprint('first')", HEAD + "\nprint('second')",
-        "%elastic timeline --ahead 0",
+        "%elastic pool timeline --ahead 0",
     ]  # fmt: skip
     made: Any = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     nbformat.write(made, tmp_path / "in.ipynb")

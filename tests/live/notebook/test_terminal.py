@@ -98,7 +98,7 @@ def test_top_shows_one_picture_and_the_timeline_says_where_its_own_is(shared_poo
     done = ask(shared_pool, "timeline", "--ahead", "0")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"job {job} [red]long[/] <one> (")
-    assert "%elastic timeline" in done.stdout
+    assert "%elastic pool timeline" in done.stdout
     shared_pool.cancel(job)
     shared_pool.ended(job)
 

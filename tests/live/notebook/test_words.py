@@ -12,24 +12,25 @@ HEAD = "%%distribute --engine process "
 def test_a_job_is_found_by_its_name(notebook: Notebook) -> None:
     for number in range(2):
         assert not notebook.run(HEAD + f"--name digits -o job{number}\nprint('run', {number})").error
-    cell = notebook.run("%elastic logs digits")
+    cell = notebook.run("%elastic job logs digits")
     assert "run 1\n" in cell.printed
     assert "2 jobs are called digits" in cell.printed
-    assert "completed" in notebook.run("%elastic explain digits").printed + str(notebook.run("%elastic jobs -a").views)
-    cell = notebook.run("%elastic attach digits")
+    said = notebook.run("%elastic job explain digits").printed + str(notebook.run("%elastic job list -a").views)
+    assert "completed" in said
+    cell = notebook.run("%elastic job attach digits")
     assert "digits: completed" in cell.views[0]
-    assert "did you mean digits?" in notebook.run("%elastic logs digit").error
-    assert "there is no job 'nothing'" in notebook.run("%elastic attach nothing").error
+    assert "did you mean digits?" in notebook.run("%elastic job logs digit").error
+    assert "there is no job 'nothing'" in notebook.run("%elastic job attach nothing").error
 
 
 def test_of_several_unfinished_jobs_none_is_cancelled_by_a_name(notebook: Notebook) -> None:
     first, second = (notebook.pool.submit("import time\ntime.sleep(600)", name="twin") for _ in range(2))
-    cell = notebook.run("%elastic cancel twin")
+    cell = notebook.run("%elastic job cancel twin")
     assert f"{first}, {second}" in cell.error
     assert {job.job for job in notebook.pool.active()} == {first, second}
     notebook.pool.cancel(first)
     notebook.pool.ended(first)
-    assert not notebook.run("%elastic cancel twin").error
+    assert not notebook.run("%elastic job cancel twin").error
     assert notebook.pool.ended(second).outcome == "cancelled"
 
 
@@ -39,8 +40,9 @@ def test_help_and_near_misses(notebook: Notebook) -> None:
         assert not cell_.error
         assert " %%distribute [--gpus" in cell_.printed
         assert not cell_.shown
-    assert "attach" in notebook.run("%elastic --help").printed
-    assert "did you mean jobs?" in notebook.run("%elastic jbos").error
+    assert "explain" in notebook.run("%elastic --help").printed
+    assert "attach" in notebook.run("%elastic job").printed
+    assert "did you mean job list?" in notebook.run("%elastic jbos").error
     assert "did you mean --gpus?" in notebook.run(HEAD + "--gpu2 5\nx = 1").error
     assert (
         "the pool has 2 CPU slots; ask for at most 2 (you asked for 99999999)"
@@ -74,19 +76,19 @@ def test_a_notebooks_session_from_its_first_cell_to_its_end(notebook: Notebook) 
     assert "the session's own data" in cell.printed
     assert cell.result == "'the session'"
     assert "has 2 workers, not 1" in notebook.run("%%distribute --session work --gpus 1\n1").error
-    sessions = notebook.run("%elastic sessions")
+    sessions = notebook.run("%elastic session list")
     assert "<table " in sessions.html  # which breaks its lines where the page ends
     listed = str(sessions.views)
     assert "work" in listed
     assert "2 slots kept for" in listed
-    assert "with 2 workers" in str(vars(notebook.run("%elastic end work")))
-    assert "there is no session 'work'" in notebook.run("%elastic end work").error
+    assert "with 2 workers" in str(vars(notebook.run("%elastic session end work")))
+    assert "there is no session 'work'" in notebook.run("%elastic session end work").error
     assert "NameError" in notebook.run("%%distribute --session work --engine process\nx.append(1)\nprint(y)").error
 
 
 def test_words_of_sessions(notebook: Notebook) -> None:
-    assert "there is no session 'word'" in notebook.run("%elastic pull word x").error
-    assert "there is no session 'word'" in notebook.run("%elastic session word --auto").error
+    assert "there is no session 'word'" in notebook.run("%elastic session pull word x").error
+    assert "there is no session 'word'" in notebook.run("%elastic session auto word").error
     cell = notebook.run("%%distribute --session word --engine process --gpus 2\nxylo = rank")
     assert not cell.error, cell.error
     assert (
@@ -94,17 +96,18 @@ def test_words_of_sessions(notebook: Notebook) -> None:
         in notebook.run("%%distribute --session word --rank 2\n1").error
     )
     assert notebook.run("%%distribute --session word --rank 1\nxylo += 10\nonly = 1").error == ""
-    pulled = notebook.run("%elastic pull word xylo")
+    pulled = notebook.run("%elastic session pull word xylo")
     assert pulled.result == "{0: 0, 1: 11}", pulled.error
-    assert notebook.run("%elastic pull word xylo only --rank 1").result == "{'xylo': {1: 11}, 'only': {1: 1}}"
-    assert "no rank of the session 'word' has 'xyl'; did you mean xylo?" in notebook.run("%elastic pull word xyl").error
-    assert not notebook.run("yard = [1]\n%elastic push word yard --rank 0").error
+    assert notebook.run("%elastic session pull word xylo only --rank 1").result == "{'xylo': {1: 11}, 'only': {1: 1}}"
+    error = notebook.run("%elastic session pull word xyl").error
+    assert "no rank of the session 'word' has 'xyl'; did you mean xylo?" in error
+    assert not notebook.run("yard = [1]\n%elastic session push word yard --rank 0").error
     assert notebook.run("%%distribute --session word\nxylo, 'yard' in globals()").result == "(0, True)"
     notebook.run("%config Completer.use_jedi = False")
     for text, expected in {
         "%%distribute --session word\nxyl": "xylo",
-        "%elastic pull word xy": "xylo",
-        "%elastic push word yar": "yard",
+        "%elastic session pull word xy": "xylo",
+        "%elastic session push word yar": "yard",
         "%%distribute --session wo": "word",
     }.items():
         reply = notebook.client.complete(text, reply=True, timeout=60)
@@ -113,14 +116,14 @@ def test_words_of_sessions(notebook: Notebook) -> None:
 
 def test_all_cells_of_a_notebook_run_in_a_session_until_that_is_off(notebook: Notebook) -> None:
     assert not notebook.run("%%distribute --session all --engine process --gpus 2\nimport os\npid = os.getpid()").error
-    assert "all cells run in the session all now" in notebook.run("%elastic session all --auto").printed
+    assert "all cells run in the session all now" in notebook.run("%elastic session auto all").printed
     assert notebook.run("pid == os.getpid(), rank").result == "(True, 0)"
     failed = notebook.run("xeno = 1\n1 / 0")
     assert "ZeroDivisionError" in failed.error
     assert "line 2" in failed.error
     notebook.finish(notebook.client.execute("mine = 1", store_history=False))  # of the page, not of a person
     assert "1 loop each" in notebook.run("%timeit -n 1 -r 1 pass").printed
-    assert not notebook.run("%elastic session --off").error
+    assert not notebook.run("%elastic session auto --off").error
     assert notebook.run("mine, 'xeno' in globals()").result == "(1, False)"
 
 

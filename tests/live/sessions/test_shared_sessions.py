@@ -67,7 +67,8 @@ def test_parked_workers_outlive_the_leases_of_their_cells_and_a_user_has_so_many
     pool.until(lambda: not processes.living(pool.pids(job)[:1]), "the driver is gone, and its FIFO with it")
     assert session.says("print(os.getpid(), x)") == [f"{pid} {rank + 1}" for rank, pid in enumerate(first)]
     _, end = Session(pool, "two").run("x = 1", "failed")
-    assert "you may have 1 session at a time on this pool, and have one: end one (%elastic end one)" in end.reason
+    assert "you may have 1 session at a time on this pool, and have one" in end.reason
+    assert "end one (%elastic session end one)" in end.reason
     assert session.says("x += 1\nprint(x)", respawn=True) == ["2", "3"]
 
 

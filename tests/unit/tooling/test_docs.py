@@ -56,13 +56,11 @@ def handle() -> list[str]:
 
 def elastic() -> list[str]:
     """A row for each word of `%elastic`."""
-    parser = commands.parser("%elastic", notebook=True)
-    (listed,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     rows = []
-    for choice in listed._choices_actions:
-        sub = listed.choices[choice.dest]
+    for name, command in commands.listed(commands.installed(), notebook=True).items():
+        sub = commands.parser("%elastic", command, notebook=True)
         words = [_usage(action) for action in sub._actions if not {"--help", "--json"} & {*action.option_strings}]
-        rows.append(f"| `{_cell(' '.join(['%elastic', choice.dest, *words]))}` | {_cell(choice.help or '')} |")
+        rows.append(f"| `{_cell(' '.join(['%elastic', name, *words]))}` | {_cell(command.summary)} |")
     return rows
 
 

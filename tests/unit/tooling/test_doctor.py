@@ -34,7 +34,7 @@ def test_what_would_change_the_default_engines_is_said(monkeypatch: pytest.Monke
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name == "torch" else None)
     finding = doctor.check_default_engines()
     assert finding.found == "torch for training, torch.distributed; process for TensorFlow, other cells"
-    assert "jupyter elastic build-horovod" in finding.advice
+    assert "jupyter elastic admin build-horovod" in finding.advice
 
 
 def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Builds the unmodified Horovod source package for what is installed here: `jupyter elastic build-horovod`.
+"""Builds the unmodified Horovod source package for what is installed here: `jupyter elastic admin build-horovod`.
 
 No released Horovod compiles against a current torch or TensorFlow as it stands; a compiler wrapper (`hvd-cxx`) is all
 it takes. The wheel is tied to the torch and TensorFlow it was built with, so it is cached by their versions.
@@ -29,8 +29,8 @@ WRAPPER = Path(__file__).with_name("hvd-cxx")
 HEADERS = [Path(__file__).with_name(name) for name in ("gethostname.h", "gpu_stream.h")]
 CPU_ONLY = (
     "It adds up tensors on CPUs only: CUDA's compiler `nvcc` is in neither $CUDA_HOME, PATH nor /usr/local/cuda. For "
-    "tensors on GPUs install CUDA's toolkit, of torch's version of CUDA, and run `jupyter elastic build-horovod`; the "
-    "engine `torch` needs no build."
+    "tensors on GPUs install CUDA's toolkit, of torch's version of CUDA, and run `jupyter elastic admin build-horovod`;"
+    " the engine `torch` needs no build."
 )
 PERCENT = re.compile(r"^\s*\[\s*(\d+)%\]")
 
@@ -243,7 +243,7 @@ def check() -> list[str]:
     for name, probe in zip(names, probes, strict=True):
         if probe.returncode:
             last = (probe.stderr.strip() or "no message").splitlines()[-1]
-            msg = f"horovod.{name} does not load: {last}\nBuild it again: jupyter elastic build-horovod --force"
+            msg = f"horovod.{name} does not load: {last}\nBuild it again: jupyter elastic admin build-horovod --force"
             raise EngineError(msg)
     return names
 
@@ -255,7 +255,7 @@ def _import(name: str) -> subprocess.CompletedProcess[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Build Horovod for the installed torch and TensorFlow. Exit code 0 when Horovod works afterwards."""
     parser = argparse.ArgumentParser(
-        prog="jupyter elastic build-horovod",
+        prog="jupyter elastic admin build-horovod",
         description=f"Build the unmodified Horovod {HOROVOD} for the torch and TensorFlow installed here (3 to 8 min).",
     )
     parser.add_argument("--force", action="store_true", help="build even if a wheel that fits is in the cache")

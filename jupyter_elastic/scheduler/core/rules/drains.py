@@ -60,7 +60,7 @@ def drain(state: State, command: DrainSlots) -> list[AnyEventData]:
     """Drain a host, a slot or the pool, or change a drain's reason and grace. NotFound if there is no such slot."""
     target = command.target
     if target and target not in state.slots and target not in {host.name for host in state.hosts}:
-        raise NotFound(f"the pool has no host or slot {target[:300]!r}; `jupyter elastic hosts` lists them")
+        raise NotFound(f"the pool has no host or slot {target[:300]!r}; `jupyter elastic host slots` lists them")
     new = Drain(
         target=target,
         reason=plan.plain(command.reason),
@@ -80,7 +80,7 @@ def undrain(state: State, command: UndrainSlots) -> list[AnyEventData]:
         return [DrainsChanged(target=target, drained=False, drains=others)]
     if not target:
         raise BadRequest("the pool is not in maintenance")
-    found = ", ".join(one.target or "the whole pool (`jupyter elastic maintenance off`)" for one in others)
+    found = ", ".join(one.target or "the whole pool (`jupyter elastic pool maintenance off`)" for one in others)
     raise BadRequest(f"{target} is not drained under that name; drained are: {found or 'none'}")
 
 

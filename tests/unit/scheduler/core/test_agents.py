@@ -44,8 +44,8 @@ def test_elsewhere_it_is_refused_while_something_runs(place: AgentOrigin | None)
 
 def test_it_takes_over_openly_when_the_first_is_gone() -> None:
     pool = with_first_agent(runs=True, connected=False)
-    assert "jupyter elastic agent --take-over" in refused(pool, STRANGER, alone=True)
-    assert "jupyter elastic agent --take-over" in refused(pool, RESTARTED)
+    assert "jupyter elastic admin agent --take-over" in refused(pool, STRANGER, alone=True)
+    assert "jupyter elastic admin agent --take-over" in refused(pool, RESTARTED)
     assert refused(pool, RESTARTED, alone=True) == ""
     assert refused(pool, STRANGER, take_over=True) == ""
     (data,) = pool.step(AgentReported, connected=True, place=RESTARTED)

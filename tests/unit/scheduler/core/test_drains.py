@@ -175,7 +175,8 @@ def test_wrong_names_are_refused() -> None:
         pool.step(UndrainSlots, target="")
     drain(pool, "lab")
     drain(pool, "")
-    with pytest.raises(BadRequest, match=r"drained are: lab, the whole pool \(`jupyter elastic maintenance off`\)"):
+    off = r"`jupyter elastic pool maintenance off`"
+    with pytest.raises(BadRequest, match=rf"drained are: lab, the whole pool \({off}\)"):
         pool.step(UndrainSlots, target="lab:1")
 
 

@@ -70,7 +70,7 @@ def test_the_agent_that_is_away() -> None:
     running, waiting = pool.running(1), pool.submit()
     pool.step(AgentReported, by="ann", connected=False)
     assert "The agent of ann is not connected" in pool.core.explain(running, pool.now)
-    assert "run `jupyter elastic agent`" in pool.core.explain(waiting, pool.now)
+    assert "run `jupyter elastic admin agent`" in pool.core.explain(waiting, pool.now)
 
 
 def test_a_running_job_hears_its_size_and_why() -> None:

@@ -1,4 +1,4 @@
-"""`jupyter elastic sim`: rows, pictures, and bad input that ends with exit code 2 and says what to do."""
+"""`jupyter elastic sim run`: rows, pictures, and bad input that ends with exit code 2 and says what to do."""
 
 from __future__ import annotations
 
