@@ -7,14 +7,11 @@ import importlib
 import inspect
 from pathlib import Path
 
-import pytest
-
 ENGINES = Path(__file__).parents[2] / "jupyter_elastic" / "engines"
 DRIVERS = ("process", "torch.driver", "horovod.driver", "tensorflow_ps.driver", "functions.driver")
 COMMON = sorted((ENGINES / "common").glob("*.py"))
 
 
-@pytest.mark.xfail(strict=True, reason="engines are given an AttemptRunner, and override no private method")
 def test_no_engine_overrides_a_private_method_of_another_class() -> None:
     found = []
     for name in (*DRIVERS, "common.group_engine", "common.workers_engine"):
@@ -27,7 +24,6 @@ def test_no_engine_overrides_a_private_method_of_another_class() -> None:
     assert sorted(set(found)) == []
 
 
-@pytest.mark.xfail(strict=True, reason="engines are given an AttemptRunner, and use no private method of it")
 def test_no_engine_uses_a_private_name_that_it_does_not_define() -> None:
     found = []
     for name in (*DRIVERS, "common.group_engine"):
@@ -42,7 +38,6 @@ def test_no_engine_uses_a_private_name_that_it_does_not_define() -> None:
     assert sorted(found) == []
 
 
-@pytest.mark.xfail(strict=True, reason="the runner has parts with a state of their own")
 def test_the_parts_that_engines_share_are_small() -> None:
     big = []
     for path in COMMON:

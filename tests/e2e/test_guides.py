@@ -33,13 +33,15 @@ def plugins(pool: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_policy_an_engine_and_a_command_by_the_guides(plugins: Path) -> None:
     python(plugins, "pytest", "-q", "-p", "no:cacheprovider", "test_policy.py", "test_engine.py", "test_0.py")
-    (plugins / "script.py").write_text("import os\nprint('hello from', rank, flush=True)\n")
+    (plugins / "script.py").write_text(
+        "import os\nprint('hello from', rank, 'in trial', os.environ['TRIAL'], flush=True)\n"
+    )
     elastic = "jupyter_elastic.cli"
     assert "smallest_first (patience_s=60" in python(
         plugins, elastic, "policy", "smallest_first", "--opt", "patience_s=60"
     )
-    assert "hello from 0" in python(plugins, elastic, "run", "script.py", "--engine", "plain", "--gpus", "2")
-    assert "hello from 1" in python(plugins, elastic, "logs", "script.py", "--rank", "1")
+    assert "hello from 0 in trial" in python(plugins, elastic, "run", "script.py", "--engine", "plain", "--gpus", "2")
+    assert "hello from 1 in trial" in python(plugins, elastic, "logs", "script.py", "--rank", "1")
     (plugins / "script.py").write_text("import time\ntime.sleep(1000)\n")
     python(plugins, elastic, "run", "script.py", "--engine", "plain", "--detach")
     assert '"waiting"' in python(plugins, elastic, "who", "--json")

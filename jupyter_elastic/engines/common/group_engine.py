@@ -18,8 +18,9 @@ from jupyter_elastic.driver import group_actions
 from jupyter_elastic.driver.engine import AttemptContext, SendReport
 from jupyter_elastic.driver.group_actions import Action
 from jupyter_elastic.engines.common.failures import Weight, left_early
+from jupyter_elastic.engines.common.session_workers import is_parked
 from jupyter_elastic.engines.common.worker_processes import AttemptWorker
-from jupyter_elastic.engines.common.workers_engine import WorkersEngine, is_parked
+from jupyter_elastic.engines.common.workers_engine import WorkersEngine
 from jupyter_elastic.hosts.attempt_hosts import host_of
 from jupyter_elastic.hosts.connection.host_connection import HostConnection
 from jupyter_elastic.protocol import worker_messages as messages
@@ -70,20 +71,26 @@ class GroupEngine(WorkersEngine):
     def broken(self, round_: int) -> None:
         """Release the members of the round, as one is gone or could not join: end what they may wait for."""
 
-    def _preempt(self) -> None:
-        self._do(self.machine.want(self.machine.generation, ()))
+    def rank_and_size(self, start: group_actions.StartMember) -> tuple[int, int]:
+        """Return the rank and size that the group will probably have."""
+        return start.rank, start.size
 
-    def _perform(self, action: Action) -> None:
+    def leave(self) -> None:
+        """Let the group commit and leave together."""
+        self.attempt.do(self.machine.want(self.machine.generation, ()))
+
+    def perform(self, action: Action) -> None:
+        """Send a decision to the members."""
         match action:
             case group_actions.FormGroup():
-                self._spawn_task(self._go(action))
+                self.attempt.spawn_task(self._go(action))
             case group_actions.RemoveMember(name, keep):
-                self.send(name, messages.Removed(keep=keep))
+                self.attempt.send(name, messages.Removed(keep=keep))
             case group_actions.FormPrivateGroup(name, rank, size, alone):
-                self.send(name, messages.Private(rank=rank, size=size, alone=alone))
+                self.attempt.send(name, messages.Private(rank=rank, size=size, alone=alone))
             case group_actions.CallMember(name):
                 self._calm = False
-                self.send(name, messages.Update())
+                self.attempt.send(name, messages.Update())
             case group_actions.Settled(round_, generation, slots, complete):
                 self._settled(round_, generation, slots, complete=complete)
             case _:
@@ -100,13 +107,13 @@ class GroupEngine(WorkersEngine):
             if member is not None and name in places:
                 member.rank = rank
                 member.was_member = True
-                self.send(
+                self.attempt.send(
                     name,
                     messages.Go(
                         round=go.round,
                         rank=rank,
                         size=len(go.members),
-                        place=self._place(member.slot, self._slots_of_group()),
+                        place=self.runner.starter.host_rank(member.slot, self._slots_of_group()),
                         restore=go.restore,
                         collective=go.collective,
                         rendezvous=places[name],
@@ -115,7 +122,7 @@ class GroupEngine(WorkersEngine):
         if not self.members.keys() >= set(go.members):  # a member has died meanwhile
             self._break_group()
         if len(set(map(host_of, self._slots_of_group()))) > 1:
-            self._spawn_task(self._watch_paths(go.round))
+            self.attempt.spawn_task(self._watch_paths(go.round))
 
     def _slots_of_group(self) -> tuple[SlotId, ...]:
         """Return the slots of the present round's living members, by rank."""
@@ -124,7 +131,7 @@ class GroupEngine(WorkersEngine):
     async def _watch_paths(self, round_: int) -> None:
         """Check the paths between the round's hosts whenever it is silent: a library may wait for hours there."""
         self._heard = time.monotonic()
-        while self._group.round == round_ and not self._stopping:
+        while self._group.round == round_ and not self.attempt.stopping:
             await asyncio.sleep(QUIET_S / 3)
             if time.monotonic() - self._heard > QUIET_S:
                 await self._try_paths()
@@ -135,13 +142,13 @@ class GroupEngine(WorkersEngine):
         async with self._trying:
             hosts = tuple(dict.fromkeys(map(host_of, self._slots_of_group())))
             if len(hosts) > 1:
-                await self.hosts.leave_out_cut(hosts)
+                await self.attempt.hosts.leave_out_cut(hosts)
 
     async def _ready_once_tried(self, member: AttemptWorker, message: messages.Ready) -> None:
         """Check the hosts before an unexplained rejoin: with a host cut off, a join would end members' processes."""
         await self._try_paths()
         ready = self.machine.ready(member.name, message.point, has_state=message.has_state, training=message.training)
-        self._do(ready)
+        self.attempt.do(ready)
 
     def received(self, member: AttemptWorker, message: messages.FromWorker) -> None:
         """Take a worker's message."""
@@ -162,18 +169,18 @@ class GroupEngine(WorkersEngine):
             member.process.send(signal.SIGKILL)
 
     async def _look_for_held(self, round_: int) -> None:
-        while self._group.round == round_ and not self._stopping:
+        while self._group.round == round_ and not self.attempt.stopping:
             await asyncio.sleep(HELD_S)
             for name in self._group.members:
                 if self.machine.stands(name):
-                    self.send(name, messages.SendStack())
+                    self.attempt.send(name, messages.SendStack())
 
     async def _places(self, go: group_actions.FormGroup, local: Any) -> dict[str, msgspec.Raw]:
         """Return each member's rendezvous; without members whose host is lost meanwhile (reported separately)."""
         members = [self.members[name] for name in go.members if name in self.members]
         if go.restore and members:
-            await self._flusher.bring()
-        hosts = {host_of(member.slot): self.hosts.remote(member.slot) for member in members}
+            await self.attempt.flusher.bring()
+        hosts = {host_of(member.slot): self.attempt.hosts.remote(member.slot) for member in members}
         several, found = len(hosts) > 1, {}
         for name, worker_host in hosts.items():
             place = local
@@ -186,7 +193,7 @@ class GroupEngine(WorkersEngine):
                 log.warning("%s", problem)
                 continue
             if several:
-                address = self.hosts.local_address() if worker_host is None else worker_host.address
+                address = self.attempt.hosts.local_address() if worker_host is None else worker_host.address
                 place = structs.replace(place, address=address)
             found[name] = msgspec.Raw(msgspec.msgpack.encode(place))
         return {member.name: found[host] for member in members if (host := host_of(member.slot)) in found}
@@ -195,12 +202,13 @@ class GroupEngine(WorkersEngine):
         """Let no member of the present round wait for another."""
         self.broken(self._group.round)
         for name in self._group.members:
-            self.send(name, messages.Broken(round=self._group.round, interrupted=interrupted))
+            self.attempt.send(name, messages.Broken(round=self._group.round, interrupted=interrupted))
 
-    def _free_waiting(self) -> None:
+    def free_waiting(self) -> None:
+        """Break every group, so that no member waits for one that is interrupted."""
         self.broken(self._group.round)
         for name in self.members:  # members of a group that the cell has formed itself are in no round
-            self.send(name, messages.Broken(round=self._group.round, interrupted=True))
+            self.attempt.send(name, messages.Broken(round=self._group.round, interrupted=True))
 
     def left(self, member: AttemptWorker, code: int | None) -> None:
         """Free the other members of the worker's group, before anything else."""
@@ -209,7 +217,7 @@ class GroupEngine(WorkersEngine):
             self._break_group(interrupted=is_parked(member))
             if self._broken_round != self._group.round:
                 self._broken_round = self._group.round
-                self._spawn_task(self._look_for_held(self._group.round))
+                self.attempt.spawn_task(self._look_for_held(self._group.round))
         super().left(member, code)
 
     def _settled(self, round_: int, generation: int, slots: tuple[str, ...], *, complete: bool) -> None:
@@ -217,31 +225,32 @@ class GroupEngine(WorkersEngine):
         since = self._stopped_at.pop(round_, None)
         pause_s = 0.0 if since is None else time.time() - since
         log.info("round %d on %s, %.3f s%s", round_, slots, pause_s, "" if complete else " (not all that is wanted)")
-        self.replaced(slots)
+        self.runner.reporter.replaced(slots)
         if complete and not self.machine.resumable:
-            self.running(generation, slots, pause_s)
+            self.runner.reporter.running(generation, slots, pause_s)
 
-    def _received(self, member: AttemptWorker, message: messages.FromWorker) -> None:
+    def group_message(self, member: AttemptWorker, message: messages.FromWorker) -> None:
+        """Tell the machine what a member does."""
         match message:
             case messages.Ready(point=point, has_state=has_state, training=training, at=at):
                 member.waiting_since = at
                 if self._forming and member.name in self._group.members:  # it gave up a join that the others are in
                     self._break_group()
-                spans = self.hosts.others and member.was_member and member.name in self._group.members
-                if spans and self._calm and not self._stopping:
-                    self._spawn_task(self._ready_once_tried(member, message))
+                spans = self.attempt.hosts.others and member.was_member and member.name in self._group.members
+                if spans and self._calm and not self.attempt.stopping:
+                    self.attempt.spawn_task(self._ready_once_tried(member, message))
                 else:
-                    self._do(self.machine.ready(member.name, point, has_state=has_state, training=training))
+                    self.attempt.do(self.machine.ready(member.name, point, has_state=has_state, training=training))
             case messages.Entered(callbacks=callbacks, training=training):
-                self._do(self.machine.entered(member.name, callbacks=callbacks, training=training))
+                self.attempt.do(self.machine.entered(member.name, callbacks=callbacks, training=training))
             case messages.Unmet():
-                self._do(self.machine.unmet(member.name))
+                self.attempt.do(self.machine.unmet(member.name))
             case messages.Joined(round=round_):
-                self._do(self.machine.joined(member.name, round_))
+                self.attempt.do(self.machine.joined(member.name, round_))
             case messages.TookPart():
                 self.machine.took_part(member.name)
             case messages.Left():
                 for name in self.members.keys() - {member.name}:
-                    self.send(name, msgspec.structs.replace(message, rank=member.rank))
+                    self.attempt.send(name, msgspec.structs.replace(message, rank=member.rank))
             case messages.LeftBehind(rank=rank, step=step, own=own):
-                self._fail(Weight.RAISED, left_early(rank, member.rank, step=step, own=own))
+                self.runner.outcome.fail(Weight.RAISED, left_early(rank, member.rank, step=step, own=own))

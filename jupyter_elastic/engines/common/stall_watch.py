@@ -41,7 +41,7 @@ class WaitWatch:
         """That sentence at the time when the attempt was told to end."""
         self.polls = 0
         """Number of polls so far."""
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         self.labels = labels or {}
         self._ask = ask
         self._now = now
@@ -53,7 +53,7 @@ class WaitWatch:
 
     def tick(self, members: Sequence[AttemptWorker], ended: Sequence[int]) -> None:
         """Request the members' stacks, if it is time. `ended`: ranks whose cell has ended."""
-        now, every_s = self._now(), self._patience_s / POLLS
+        now, every_s = self._now(), self.patience_s / POLLS
         if not every_s or min(now - self._active_at, now - self._polled_at) < every_s:
             return
         if len(members) + len(ended) < 2:
@@ -79,7 +79,7 @@ class WaitWatch:
         """Return workers that a signal has stopped for so long, while others waited, that the others leave them."""
         if not self.waits:
             return []
-        before = self._now() - END_STOPPED * self._patience_s
+        before = self._now() - END_STOPPED * self.patience_s
         return [member for member in members if member.stopped_since is not None and member.stopped_since <= before]
 
     def _judge(self, members: Iterable[AttemptWorker], ended: Sequence[int]) -> None:
@@ -93,7 +93,7 @@ class WaitWatch:
                 member.stopped_since = self._now()
             report = msgspec.structs.replace(member.stack or StackReport(where="an unknown place"), rank=member.rank)
             reports.append(self._look_from_outside(member, report) if member.unanswered > 1 else report)
-        before, self.waits = self.waits, sentence(reports, ended, self._patience_s)
+        before, self.waits = self.waits, sentence(reports, ended, self.patience_s)
         if self.waits and not before:
             found = "".join(f"\nrank {report.rank}:\n  " + "\n  ".join(report.stack) for report in reports)
             log.warning("%s%s", self.waits, found)
@@ -108,7 +108,7 @@ class WaitWatch:
             with contextlib.suppress(OSError):
                 found = stacks.dumped(pid, member.stack_file, self.labels)
         if found:
-            still_s = member.unanswered * self._patience_s / POLLS
+            still_s = member.unanswered * self.patience_s / POLLS
             where = f"{found.where} {LOCKED}"
             member.stack = msgspec.structs.replace(found, rank=last.rank, where=where, held=False, still_s=still_s)
             return member.stack

@@ -32,6 +32,13 @@ LAST_MESSAGES_S = 1.0
 
 KillSequence: TypeAlias = tuple[tuple[signal.Signals, float], ...]
 """A kill sequence: signals, each with the seconds to wait after it."""
+CANCEL: KillSequence = ((signal.SIGINT, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 0.0))
+INTERRUPT: KillSequence = ((signal.SIGINT, 5.0), (signal.SIGTERM, 1.0), (signal.SIGKILL, 0.0))
+"""The kill sequence for the workers of a session, which are to live on with their variables."""
+FAIL: KillSequence = ((signal.SIGTERM, 0.5), (signal.SIGKILL, 0.0))
+RAISED: KillSequence = ((signal.SIGTERM, 7.0), (signal.SIGKILL, 0.0))
+"""`FAIL` after a failed cell, whose worker may take `worker.leaving.LIMIT_S` for its end; others end at once."""
+KILL: KillSequence = ((signal.SIGKILL, 0.0),)
 
 
 @dataclass

@@ -16,9 +16,7 @@ import msgspec
 
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.client.open_requests import expect
-from jupyter_elastic.driver import group_actions
 from jupyter_elastic.driver.engine import AttemptContext, SendReport
-from jupyter_elastic.driver.group_actions import Action
 from jupyter_elastic.engines.common import deaths
 from jupyter_elastic.engines.common.stall_watch import WaitWatch
 from jupyter_elastic.engines.common.worker_processes import AttemptWorker
@@ -31,8 +29,7 @@ from jupyter_elastic.protocol import wire
 from jupyter_elastic.protocol import worker_messages as messages
 from jupyter_elastic.types import Progress, ProgressReported, SlotId
 from jupyter_elastic.types.capabilities import Capabilities
-from jupyter_elastic.types.errors import ElasticError, ProtocolError
-from jupyter_elastic.worker import torchrun_environment
+from jupyter_elastic.types.errors import ElasticError
 
 IDLE_S = 2.0
 """Seconds that workers wait for more calls before the job ends."""
@@ -76,15 +73,15 @@ class FunctionsEngine(WorkersEngine):
         try:
             await asyncio.to_thread(self._restore)
         except FileNotFoundError as problem:
-            self._end("failed", f"the engine functions is for elastic.submit, and not for cells: {problem}")
+            self.runner.end("failed", f"the engine functions is for elastic.submit, and not for cells: {problem}")
             return
         await super().launch(generation, slots, devices)
-        if self._over:
+        if self.attempt.over:
             return
         self.machine.elastic = True  # each worker works by itself
-        self.watch = WaitWatch()  # and none waits for another
-        self._spawn_task(self._feed())
-        self._spawn_task(self._fit())
+        self.attempt.watch = WaitWatch()  # and none waits for another
+        self.attempt.spawn_task(self._feed())
+        self.attempt.spawn_task(self._fit())
 
     # --- the queue
 
@@ -109,7 +106,7 @@ class FunctionsEngine(WorkersEngine):
 
     async def _feed(self) -> None:
         """Hand out calls as they come, until no more come."""
-        while not (self._over or self._stopping):
+        while not (self.attempt.over or self.attempt.stopping):
             while count := self._calls.more():
                 self.queue.add(count)
                 self._active_at = time.monotonic()
@@ -135,7 +132,7 @@ class FunctionsEngine(WorkersEngine):
             if numbers := self.queue.take(member.name, len(ready)):
                 self._given_at[member.name] = time.monotonic()
                 places = tuple((number, self._calls.offsets[number]) for number in numbers)
-                self.send(member.name, messages.RunCalls(calls=places))
+                self.attempt.send(member.name, messages.RunCalls(calls=places))
             else:
                 idle = True
         if idle:
@@ -148,7 +145,7 @@ class FunctionsEngine(WorkersEngine):
         for name in [name for name, at in self._given_at.items() if at < due]:
             del self._given_at[name]
             if self.queue.stuck(name):
-                self.send(name, messages.GiveBack())
+                self.attempt.send(name, messages.GiveBack())
 
     def _is_idle(self) -> bool:
         if self.queue.unfinished:
@@ -158,9 +155,9 @@ class FunctionsEngine(WorkersEngine):
     def _close(self) -> None:
         self._closed = True
         if not self.members:
-            self._do(self.machine.end())
+            self.attempt.do(self.machine.end())
         for name in self.members:
-            self.send(name, messages.Update())
+            self.attempt.send(name, messages.Update())
 
     def _lose(self, number: int, why: str) -> None:
         lost = Raised(type=failure.DIED, message=why)
@@ -172,7 +169,7 @@ class FunctionsEngine(WorkersEngine):
         """Request as many slots as there are calls from the pool, and fewer when there are fewer for a while."""
         asked, most, since = 0, 0, time.monotonic()
         async with AsyncClient(timeout_s=ASK_S) as client:
-            while not (self._over or self._stopping or self._closed):
+            while not (self.attempt.over or self.attempt.stopping or self._closed):
                 await asyncio.sleep(SIZE_S)
                 self._tell()
                 try:
@@ -196,35 +193,31 @@ class FunctionsEngine(WorkersEngine):
         progress = Progress(samples=float(self.queue.ended), total_samples=float(self.queue.total))
         if progress != self._told:
             self._told = progress
-            self.report(ProgressReported(progress=progress, **self._about))
+            self.runner.reporter.report(ProgressReported(progress=progress, **self.attempt.about))
 
     _told = Progress()
 
-    # --- what the engine's base asks
+    # --- hooks
 
-    def _elastic(self) -> bool:
+    def elastic(self) -> bool:
+        """Return True: any number of workers runs calls."""
         return True
 
-    def _rank_of(self, fork: group_actions.StartMember) -> int:  # noqa: ARG002
-        return torchrun_environment.smallest_free({member.rank for member in self.members.values()})
-
-    def _perform(self, action: Action) -> None:
-        raise AssertionError(action)  # no worker waits, so there are no groups
-
-    def _preempt(self) -> None:
-        self._do(self.machine.end())
+    def leave(self) -> None:
+        """Let each worker finish its call, if that is soon."""
+        self.attempt.do(self.machine.end())
         for name in self.members:
-            self._end_worker(name)
+            self.end_worker(name)
 
-    def _end_worker(self, name: str) -> None:
+    def end_worker(self, name: str) -> None:
         """Let a worker finish its call, if that is soon."""
         member = self.members.get(name)
         if member is None or not member.running:
-            super()._end_worker(name)
+            super().end_worker(name)
             return
         member.terminating = True
-        self.send(name, messages.Update())
-        self._spawn_task(self._kill_in_time(member))
+        self.attempt.send(name, messages.Update())
+        self.attempt.spawn_task(self._kill_in_time(member))
 
     async def _kill_in_time(self, member: AttemptWorker) -> None:
         await asyncio.sleep(self.grace_s)
@@ -245,12 +238,8 @@ class FunctionsEngine(WorkersEngine):
             case _:
                 super().received(member, message)
                 if self._closed and isinstance(message, messages.Started):
-                    self.send(member.name, messages.Update())
+                    self.attempt.send(member.name, messages.Update())
         self._news.set()
-
-    def _received(self, member: AttemptWorker, message: messages.FromWorker) -> None:  # noqa: ARG002
-        if not isinstance(message, messages.Entered):
-            raise ProtocolError(f"a worker without a group has sent {message}")
 
     def left(self, member: AttemptWorker, code: int | None) -> None:
         """Give the calls of a worker that is gone to others."""

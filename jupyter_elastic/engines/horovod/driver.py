@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jupyter_elastic.driver import group_actions
 from jupyter_elastic.driver.engine import AttemptContext, Finding, SendReport
@@ -91,8 +91,8 @@ class Horovod(GroupEngine):
         store = next(store for store in self._stores if store.port == local.store)
         return await worker_host.copy_store(store)
 
-    def _end(self, *args: Any, **kwargs: Any) -> None:
+    def close(self) -> None:
+        """Close the group's store."""
         for store in self._stores:
             with contextlib.suppress(OSError):
                 store.close()
-        super()._end(*args, **kwargs)

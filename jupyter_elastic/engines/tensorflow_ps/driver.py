@@ -9,31 +9,30 @@ training. A death is known by the process's end alone, for TensorFlow hangs in m
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib.util
 import logging
-import signal
 import socket
 import time
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, ClassVar
+from typing import ClassVar
+
+from msgspec.structs import replace
 
 from jupyter_elastic.driver import group_actions
 from jupyter_elastic.driver.engine import AttemptContext, Finding, SendReport
-from jupyter_elastic.driver.group_actions import Action
-from jupyter_elastic.engines.common.server_addresses import ServerAddresses
 from jupyter_elastic.engines.common.stall_watch import END_STOPPED
-from jupyter_elastic.engines.common.stalls import patience_s
-from jupyter_elastic.engines.common.worker_processes import AttemptWorker
-from jupyter_elastic.engines.common.workers_engine import KILL, WorkersEngine
+from jupyter_elastic.engines.common.worker_processes import KILL, AttemptWorker
+from jupyter_elastic.engines.common.workers_engine import WorkersEngine
 from jupyter_elastic.engines.tensorflow_ps.roles import COORDINATOR, Cluster, changed
 from jupyter_elastic.engines.tensorflow_ps.worker import NETWORK
 from jupyter_elastic.jobfiles.cell_hints import CellText, Claim, EngineFit
-from jupyter_elastic.jobfiles.payload import Payload
 from jupyter_elastic.platform import network_namespace
 from jupyter_elastic.platform.network_namespace import NetworkNamespace
 from jupyter_elastic.protocol import worker_messages as messages
 from jupyter_elastic.protocol.worker_messages import LOOPBACK
-from jupyter_elastic.types import ReleaseReported, Report, SlotId
+from jupyter_elastic.types import ReleaseReported, Report, RunningReported, SlotId
 from jupyter_elastic.types.capabilities import Capabilities
 from jupyter_elastic.types.errors import ProtocolError
 from jupyter_elastic.worker import torchrun_environment
@@ -91,15 +90,12 @@ class TensorflowPs(WorkersEngine):
         return Finding(check=check, status="ok", found=f"TensorFlow {found}, each job in a network of its own")
 
     def __init__(self, context: AttemptContext, report: SendReport) -> None:
-        super().__init__(context, report)
+        super().__init__(context, functools.partial(_report_slots, report))
         self._network: NetworkNamespace | None = None
         self._servers_wanted = 0
         self._cluster_now = Cluster((), 0, ())
         self._held: list[socket.socket] = []
         """Sockets that hold the cluster's ports."""
-        self._patience_s = 0.0
-        self._own_checkpoints = False
-        """True if the cell is `--resumable`."""
         self._comes_to_boundaries = False
         self._pending: tuple[int, tuple[SlotId, ...], int] | None = None
         """The command that waits for a boundary: generation, slots, servers."""
@@ -117,7 +113,7 @@ class TensorflowPs(WorkersEngine):
             self._network = await asyncio.to_thread(NetworkNamespace)
         except OSError as problem:
             if self.context.shared:
-                self._end(
+                self.runner.end(
                     "failed",
                     f"the engine tensorflow_ps is refused in a pool of several people: {problem}. {OPEN}. {ALLOW}, or "
                     "take another engine",
@@ -131,25 +127,25 @@ class TensorflowPs(WorkersEngine):
         self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str], servers: int = 0
     ) -> None:
         """Go on with exactly these slots, from the next boundary on."""
-        self._devices.update(devices)
-        if self._stopping or self._ended:
+        self.attempt.devices.update(devices)
+        if self.attempt.stopping or self.runner.reporter.ended:
             return
         self._pending = (generation, slots, servers)
         chief = self._chief()
         if self._comes_to_boundaries and self._is_change() and chief is not None and not chief.terminating:
-            self.send(chief.name, messages.Update())
+            self.attempt.send(chief.name, messages.Update())
         else:
             self._become_wanted()
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """Preempt: a cell with boundaries may train until the next one; a cell without has nothing to save."""
         chief = self._chief()
         if self._comes_to_boundaries and chief is not None and not chief.terminating:
-            self.send(chief.name, messages.Update())
-        elif self._own_checkpoints:
-            super()._leave()
+            self.attempt.send(chief.name, messages.Update())
+        elif self.attempt.payload.resumable:
+            super().leave()
         else:
-            self._spawn_task(self._end_workers(KILL))
+            self.attempt.spawn_task(self.runner.endings.end_all(KILL))
 
     # --- what is wanted
 
@@ -166,8 +162,8 @@ class TensorflowPs(WorkersEngine):
         anew = self._is_change()
         generation, slots, self._servers_wanted = self._pending
         self._pending = None
-        self._vacant = {slot: death for slot, death in self._vacant.items() if slot in slots}
-        self._do(self.machine.want(generation, (COORDINATOR, *slots), anew=anew))
+        self.runner.reporter.rescaled(slots)
+        self.attempt.do(self.machine.want(generation, (COORDINATOR, *slots), anew=anew))
 
     def _new_cluster(self) -> None:
         """Make a cluster on other ports, for TensorFlow would take a new server for the old one on its port."""
@@ -182,34 +178,32 @@ class TensorflowPs(WorkersEngine):
 
     # --- processes
 
-    def _fork(self, fork: group_actions.StartMember) -> None:
+    def rank_and_size(self, start: group_actions.StartMember) -> tuple[int, int]:
+        """Return the process's number in the cluster; the cell is run by one process."""
         if not self.members:
             self._new_cluster()
-        super()._fork(fork)
+        return self._cluster_now.slots.index(start.slot), 1
 
-    def _rank_of(self, fork: group_actions.StartMember) -> int:
-        return self._cluster_now.slots.index(fork.slot)
-
-    async def _order(self, member: AttemptWorker, size: int) -> messages.Start:  # noqa: ARG002 - the cell is run by one process
-        return await super()._order(member, 1)
-
-    def _cluster(self, member: AttemptWorker, servers: ServerAddresses) -> dict[str, str]:  # noqa: ARG002
+    def environment(self, member: AttemptWorker) -> dict[str, str]:
+        """Return the cluster, and the process's place in it, in TensorFlow's words."""
         network = {} if self._network is None else {NETWORK: self._network.paths}
-        threads = {} if INTER_OP in self._environment else {INTER_OP: str(THREADS)}
+        threads = {} if INTER_OP in self.attempt.payload.env else {INTER_OP: str(THREADS)}
         return {"TF_CONFIG": self._cluster_now.tf_config(member.slot, LOOPBACK), **threads, **network}
 
-    async def _end_for_restart(self, members: list[AttemptWorker], *, planned: bool) -> None:
+    async def end_for_restart(self, members: Sequence[AttemptWorker], *, planned: bool) -> None:
+        """End the cluster at once, but for a coordinator that has to save first."""
         self._ready.clear()
-        if planned and self._own_checkpoints and not self._comes_to_boundaries:  # it saves while servers live
+        if planned and self.attempt.payload.resumable and not self._comes_to_boundaries:  # it saves while servers live
             chief = [member for member in members if member.slot == COORDINATOR]
-            await super()._end_for_restart(chief, planned=True)
-        await self.workers.end(KILL, members)
+            await super().end_for_restart(chief, planned=True)
+        await self.attempt.workers.end(KILL, members)
 
     def _chief(self) -> AttemptWorker | None:
         return next((member for member in self.members.values() if member.slot == COORDINATOR), None)
 
-    def _computing(self) -> list[AttemptWorker]:
-        return [member for member in super()._computing() if member.slot == COORDINATOR]
+    def awaited(self) -> list[AttemptWorker]:
+        """Return the coordinator: servers wait for it all the time."""
+        return [member for member in super().awaited() if member.slot == COORDINATOR]
 
     # --- what they do
 
@@ -217,9 +211,10 @@ class TensorflowPs(WorkersEngine):
         """Take a message; after the end of the cell no process is started any more."""
         super().received(member, message)
         if isinstance(message, messages.CellDone) and member.done:
-            self._do(self.machine.end())
+            self.attempt.do(self.machine.end())
 
-    def _received(self, member: AttemptWorker, message: messages.FromWorker) -> None:
+    def group_message(self, member: AttemptWorker, message: messages.FromWorker) -> None:
+        """Begin the cell when all processes listen, and change the cluster at the coordinator's boundaries."""
         match message:
             case messages.Ready(point="init"):
                 self._ready.add(member.name)
@@ -230,14 +225,14 @@ class TensorflowPs(WorkersEngine):
                 self._at_boundary(member)
             case messages.Entered():
                 self._comes_to_boundaries = True
-                self._do(())
+                self.attempt.do(())
             case _:
                 raise ProtocolError(f"a process of a cluster has sent {message}")
 
     def _at_boundary(self, chief: AttemptWorker) -> None:
         """Handle the coordinator's boundary: it has saved all that it needs, and waits."""
-        if self._stopping:
-            self._spawn_task(self._end_workers(KILL))
+        if self.attempt.stopping:
+            self.attempt.spawn_task(self.runner.endings.end_all(KILL))
             return
         change = self._is_change()
         self._become_wanted()
@@ -245,24 +240,24 @@ class TensorflowPs(WorkersEngine):
             self._go_on(chief)
 
     def _go_on(self, chief: AttemptWorker) -> None:
-        self.send(chief.name, messages.Go(round=self.machine.restarts + 1, rank=0, size=1))
+        self.attempt.send(chief.name, messages.Go(round=self.machine.restarts + 1, rank=0, size=1))
         if self._is_change():  # a change came while the cluster started
-            self.send(chief.name, messages.Update())
+            self.attempt.send(chief.name, messages.Update())
 
     def left(self, member: AttemptWorker, code: int | None) -> None:
         """Begin anew from the last checkpoint after any death; the coordinator's own end is the end of all."""
         self._ready.discard(member.name)
         self._stopped_since.pop(member.name, None)
         begins_anew = self._begins_anew(member)
-        lost = self.machine.needs(member.name) and not (member.terminating or self._stopping or begins_anew)
+        lost = self.machine.needs(member.name) and not (member.terminating or self.attempt.stopping or begins_anew)
         if lost:
-            self._do(self.machine.end())
+            self.attempt.do(self.machine.end())
         super().left(member, code)
         if lost:
-            self._gave_up(member.name, "not elastic")
+            self.runner.outcome.gave_up("not elastic")
         elif member.slot == COORDINATOR and member.done:
             for other in tuple(self.members):
-                self.workers.kill(other)
+                self.attempt.workers.kill(other)
         else:
             self._become_wanted()
 
@@ -270,46 +265,36 @@ class TensorflowPs(WorkersEngine):
         """Return True if a death leads to another start: the cell saves what it needs, or has not begun."""
         chief = died if died.slot == COORDINATOR else self._chief()
         begun = chief is not None and chief.running
-        return self._own_checkpoints or self._comes_to_boundaries or self._cell.training or not begun
+        resumable = self.attempt.payload.resumable
+        return resumable or self._comes_to_boundaries or self.attempt.cell.training or not begun
 
-    def _end_stopped(self) -> None:
-        """Kill processes that have been stopped by a signal for long: all others wait for them."""
-        now = time.monotonic()
+    def stopped(self) -> list[AttemptWorker]:
+        """Return processes that have been stopped by a signal for long: all others wait for them."""
+        now, wait_s, found = time.monotonic(), self.attempt.watch.patience_s, []
         for member in self.members.values():
-            if member.process is None or not self._patience_s or not member.process.stopped():
+            if member.process is None or not wait_s or not member.process.stopped():
                 self._stopped_since.pop(member.name, None)
-            elif now - self._stopped_since.setdefault(member.name, now) > END_STOPPED * self._patience_s:
-                member.killed_because = "was stopped by a signal while others waited for it, and was killed"
-                member.process.send(signal.SIGKILL)  # `terminating` stays False: the death is reported
+            elif now - self._stopped_since.setdefault(member.name, now) > END_STOPPED * wait_s:
+                found.append(member)
+        return found
 
-    # --- reports: the coordinator's place is no slot
-
-    def report(self, report: Report) -> None:
-        """Send a report to the driver, for slots alone."""
-        if not (isinstance(report, ReleaseReported) and report.slots == (COORDINATOR,)):
-            super().report(report)
-
-    def running(self, generation: int, slots: tuple[SlotId, ...], pause_s: float = 0.0) -> None:
-        """Report that the cluster is complete."""
-        super().running(generation, tuple(slot for slot in slots if slot != COORDINATOR), pause_s)
-
-    def _elastic(self) -> bool | None:
-        if self._comes_to_boundaries or self._own_checkpoints:
+    def elastic(self) -> bool | None:
+        """Return True once the cell can begin anew; None before that, if it may come to that."""
+        if self._comes_to_boundaries or self.attempt.payload.resumable:
             return True
-        return None if self._cell.training else False
+        return None if self.attempt.cell.training else False
 
-    def _perform(self, action: Action) -> None:
-        raise AssertionError(action)  # there are no groups
-
-    def _read_payload(self) -> Payload:
-        payload = super()._read_payload()
-        self._own_checkpoints = payload.resumable
-        self._patience_s = patience_s(payload.env)
-        return payload
-
-    def _end(self, *args: Any, **kwargs: Any) -> None:
-        super()._end(*args, **kwargs)
+    def close(self) -> None:
+        """Release the cluster's ports and its network."""
         for one in self._held:
             one.close()
         if self._network is not None:
             self._network.close()
+
+
+def _report_slots(send: SendReport, report: Report) -> None:
+    """Send a report without the coordinator's place, which is no slot."""
+    if isinstance(report, RunningReported):
+        send(replace(report, slots=tuple(slot for slot in report.slots if slot != COORDINATOR)))
+    elif not (isinstance(report, ReleaseReported) and report.slots == (COORDINATOR,)):
+        send(report)

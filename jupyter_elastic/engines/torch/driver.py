@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from importlib.metadata import version
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jupyter_elastic.driver import group_actions
 from jupyter_elastic.driver.engine import AttemptContext, Finding, SendReport
@@ -58,6 +58,6 @@ class Torch(GroupEngine):
         """End the round's store: members that wait there for one that is gone fail now."""
         self._store.end(round_)
 
-    def _end(self, *args: Any, **kwargs: Any) -> None:
+    def close(self) -> None:
+        """Close the group's store."""
         self._store.close()
-        super()._end(*args, **kwargs)

@@ -13,8 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from jupyter_elastic.engines.common import deaths
-from jupyter_elastic.engines.common import workers_engine as engine_base
+from jupyter_elastic.engines.common import attempt_outcome, deaths
 from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.process import Process
 from jupyter_elastic.jobfiles.results import unpack
@@ -218,7 +217,7 @@ async def test_killed_member_of_a_plain_group(folder: Path) -> None:
 @asynchronous
 async def test_the_cause_is_named_though_it_is_heard_of_last(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A parent that was kept from its work learns of all its dead at once, and in the order of their birth."""
-    monkeypatch.setattr(engine_base, "CAUSE_S", 60.0)
+    monkeypatch.setattr(attempt_outcome, "CAUSE_S", 60.0)
     loop = "    if rank == 1 and os.path.exists('die'): os.kill(os.getpid(), 9)\n    " + SUM
     async with Bench(Horovod, folder, INIT + "import os\nx = 0\nwhile True:\n" + loop) as bench:
         await bench.launch("h:0", "h:1")

@@ -49,7 +49,7 @@ def left(folder: Path, pattern: str) -> list[Path]:
 
 def hand_of(bench: Bench, name: str) -> processes.ProcessId:
     """The hand's process on that host."""
-    return processes.identify(bench.engine.hosts.remote(f"{name}:0").hello.pid)
+    return processes.identify(bench.engine.attempt.hosts.remote(f"{name}:0").hello.pid)
 
 
 def pids(bench: Bench, rank: int) -> set[int]:
@@ -102,7 +102,7 @@ async def test_worker_or_hand_on_another_host_is_killed(folder: Path) -> None:
         await bench.step_at(2, time.time())
         await bench.rescale("a:0", "c:0")  # as the daemon has it when a host fails
         await bench.until(lambda: bench.released)
-        await bench.until(lambda: not bench.engine.hosts.lost(["b:0"]))
+        await bench.until(lambda: not bench.engine.attempt.hosts.lost(["b:0"]))
         await bench.rescale("a:0", "b:0", "c:0")
         await bench.step_at(3, time.time())
         await complete(bench)

@@ -64,7 +64,7 @@ async def test_job_over_pods_outlives_a_kubectl_that_is_killed(folder: Path, pod
         await bench.step_at(2)
         await bench.rescale("a:0", "gpu-0:0", "gpu-1:0")
         await bench.step_at(3, time.time())
-        worker_host: Any = bench.engine.hosts.remote("gpu-1:0")
+        worker_host: Any = bench.engine.attempt.hosts.remote("gpu-1:0")
         there = worker_host.hello.pid
         began = time.time()
         os.kill(worker_host._command.child.pid, signal.SIGKILL)

@@ -139,7 +139,7 @@ async def test_a_collective_that_nobody_meets_is_not_met_by_the_next_one_of_the_
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The members' `state.sync()` broadcasts the same weights: also before the driver has read that nobody meets it."""
-    received = Horovod._received
+    received = Horovod.group_message
 
     def slow(engine: Horovod, member: Any, message: Any) -> None:
         if isinstance(message, Unmet):
@@ -147,7 +147,7 @@ async def test_a_collective_that_nobody_meets_is_not_met_by_the_next_one_of_the_
         else:
             received(engine, member, message)
 
-    monkeypatch.setattr(Horovod, "_received", slow)
+    monkeypatch.setattr(Horovod, "group_message", slow)
     async with Bench(Horovod, folder, cells.UNMET, out=OUT) as bench:
         await bench.launch("h:0")
         await bench.step_at(1)

@@ -86,7 +86,7 @@ async def test_a_resumable_one_goes_on_without_the_host_of_rank_0(folder: Path) 
         await stepped(1)
         await bench.rescale("b:0", "a:0", "c:0")
         before = await stepped(3)
-        worker_host = processes.identify(bench.engine.hosts.remote("b:0").hello.pid)
+        worker_host = processes.identify(bench.engine.attempt.hosts.remote("b:0").hello.pid)
         processes.send(worker_host, signal.SIGKILL)
         after = await stepped(2)
         assert after["count"] > before["count"]

@@ -406,7 +406,7 @@ async def test_with_a_lease_the_kernel_ends_every_role_with_its_driver(folder: P
     assert driver.stdout is not None
     await driver.stdout.readline()
     async with ClusterBench(folder) as bench:
-        bench.engine.context = replace(bench.engine.context, fifo=str(fifo))
+        bench.engine.attempt.context = replace(bench.engine.context, fifo=str(fifo))
         await bench.launch("h:0", "h:1")
         await bench.trained([1, 1])
         roles = [member.process for member in bench.engine.members.values()]

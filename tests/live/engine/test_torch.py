@@ -146,16 +146,16 @@ async def test_death_in_a_join_comes_back_from_the_commit(folder: Path, monkeypa
         await bench.launch("h:0", "h:1")
         await bench.until(lambda: any(step["step"] > 12 for step in bench.steps()))
         killed: list[str] = []
-        perform = bench.engine._perform
+        perform = bench.engine.perform
 
         def stab(action: Any) -> None:
             perform(action)
             if isinstance(action, group_actions.FormGroup) and len(action.members) == 3 and not killed:
                 killed.append(action.members[-1])
-                bench.engine.workers.kill(action.members[-1])
+                bench.engine.attempt.workers.kill(action.members[-1])
                 bench.engine.members[action.members[-1]].terminating = False
 
-        monkeypatch.setattr(bench.engine, "_perform", stab)
+        monkeypatch.setattr(bench.engine, "perform", stab)
         await bench.rescale("h:0", "h:1", "h:2")
         step = await bench.step_at(3)
         assert killed

@@ -90,7 +90,7 @@ async def test_who_waits_a_little_in_each_step_does_not_wait(folder: Path) -> No
             await asyncio.sleep(0.02)
         assert bench.exit.outcome == "completed", bench.story()
         assert said == {""}
-        assert bench.engine.watch.polls > 10
+        assert bench.engine.attempt.watch.polls > 10
 
 
 def send(bench: Bench, rank: int, number: int) -> None:
@@ -153,7 +153,7 @@ async def test_a_stopped_worker_without_which_the_job_would_end_is_said_and_may_
         )
         await bench.until(lambda: re.fullmatch(words, bench.engine.waits()))
         member = next(m for m in bench.engine.members.values() if m.rank == 1)
-        await bench.until(lambda: member in bench.engine.watch.useless([member]))
+        await bench.until(lambda: member in bench.engine.attempt.watch.useless([member]))
         send(bench, 1, signal.SIGCONT)
         await bench.until(lambda: not bench.engine.waits())
         (folder / "end").touch()
