@@ -100,7 +100,8 @@ class Engine(Protocol):
 
         Args:
             generation: Number of this set of slots, from 1 on; it comes back in `RunningReported`.
-            slots: The slots, as `host:index`.
+            slots: The slots, as `host:index`. An engine with `takes_servers` is also given `servers`: so many of the
+                last slots are for servers, the others for workers.
             devices: A slot's GPU (UUID, for `CUDA_VISIBLE_DEVICES`); empty on CPU hosts.
         """
         ...
@@ -143,22 +144,6 @@ class Engine(Protocol):
     def remote_usage(self) -> RemoteUsage:
         """Return the resource use of the workers on other hosts."""
         return RemoteUsage()
-
-
-class ServerEngine(Engine, Protocol):
-    """An engine with parameter servers: one server on each of the last `servers` slots, a worker on each other slot."""
-
-    async def launch(
-        self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str], servers: int = 0
-    ) -> None:
-        """Start a worker or a server on each slot."""
-        ...
-
-    async def rescale(
-        self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str], servers: int = 0
-    ) -> None:
-        """Go on with exactly these slots."""
-        ...
 
 
 def completed(engine: type) -> type[Engine]:

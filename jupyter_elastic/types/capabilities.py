@@ -13,7 +13,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     takes_cells: bool = True
     """True if the engine runs cells; False if it is for other jobs."""
     takes_servers: bool = False
-    """True if the engine is a `ServerEngine`, with parameter servers beside its workers."""
+    """True if the engine has parameter servers beside its workers; their number is `servers` of `launch`, `rescale`."""
     resumable: bool = False
     """True if the engine can end all workers at a change and start them anew (`--resumable`)."""
     starts_anew: bool = False
