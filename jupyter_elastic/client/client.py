@@ -72,11 +72,8 @@ class AsyncClient:
         self._context: Context | None = None
         self._closed = False
         self._public_key = ""
-        self._registers = registration.is_service(self._where.endpoint)
-        self._unregistered: ElasticError | None = None
-        """Error of the Hub's service when it did not register this user's key."""
-        self._refused = asyncio.Event()
-        """Set when the daemon refuses the registered key."""
+        service = self._where.endpoint
+        self._hub = registration.Registration(service) if registration.is_service(service) else None
 
     async def __aenter__(self) -> Self:
         return self.start()
@@ -89,21 +86,15 @@ class AsyncClient:
         if self._tasks or self._closed:
             return self
         self._context = Context()
-        socket = self._context.socket(zmq.DEALER)
-        socket.linger = 0
-        socket.immediate = True  # nothing is queued for a daemon that is not there: we ask again ourselves
-        socket.reconnect_ivl, socket.reconnect_ivl_max = 50, 1000
-        socket.maxmsgsize = wire.MAX_FRAME
-        socket.rcvhwm = socket.sndhwm = 10_000
-        socket.heartbeat_ivl, socket.heartbeat_timeout = 5_000, 30_000
+        socket = _socket(self._context)
         monitor = socket.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
         )
         jobs = [self._watch(monitor), self._listen(socket), self._send(socket)]
-        if self._registers:
-            jobs.append(self._stay_registered(socket))
+        if self._hub is not None:
+            jobs.append(self._hub.stay_registered(socket, lambda problem: self.connected or self._fail(problem)))
         else:
-            self._secure(socket, self._where.server_key)
+            self._public_key = registration.secure(socket, self._where.server_key, self._where.secret_file)
             socket.connect(self._where.endpoint)
         if self.role == "agent":
             jobs.append(self._send_heartbeats())
@@ -137,8 +128,8 @@ class AsyncClient:
         """
         if self._closed:
             raise DaemonUnreachable(CLOSED)
-        if self._unregistered and not self.connected and not isinstance(self._unregistered, DaemonUnreachable):
-            raise by_code(self._unregistered.code, str(self._unregistered))
+        if self._hub is not None and not self.connected:
+            self._hub.check()
         limit = self.timeout_s if timeout_s is None else timeout_s
         refused = []
         try:
@@ -255,45 +246,6 @@ class AsyncClient:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _secure(self, socket: Socket, server_key: str) -> None:
-        if not server_key:
-            return
-        public, secret = endpoints.client_key(self._where.secret_file)
-        self._public_key = public
-        socket.curve_serverkey = server_key.encode("ascii")
-        socket.curve_publickey, socket.curve_secretkey = public.encode("ascii"), secret.encode("ascii")
-
-    async def _stay_registered(self, socket: Socket) -> None:
-        """Register at the Hub's service and connect; repeat that before the term ends and after a refusal."""
-        found: registration.Registered | None = None
-        service, pause_s = self._where.endpoint, registration.PAUSE_S[0]
-        while True:
-            refused = found if self._refused.is_set() else None
-            self._refused.clear()
-            try:
-                new = await asyncio.to_thread(registration.registered, service, refused)
-            except ElasticError as problem:
-                self._unregistered = problem
-                if not self.connected and not isinstance(problem, DaemonUnreachable | TooFast):
-                    self._fail(problem)
-                wait_s = pause_s
-            else:
-                self._unregistered = None
-                moved = found is None or (found.endpoint, found.server_key) != (new.endpoint, new.server_key)
-                if moved or refused is not None:  # who was refused is not connected again by libzmq
-                    if found is not None:
-                        with contextlib.suppress(zmq.ZMQError):
-                            socket.disconnect(found.endpoint)
-                    self._secure(socket, new.server_key)
-                    socket.connect(new.endpoint)
-                found, wait_s = new, max(new.due_s, 1.0)
-            well = self._unregistered is None and refused is None
-            pause_s = registration.PAUSE_S[0] if well else min(2 * pause_s, registration.PAUSE_S[1])
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._refused.wait()
-                    await asyncio.sleep(pause_s)
-
     def _enqueue(self, ask: wire.AnyAsk) -> tuple[int, asyncio.Future[wire.AnyAnswer]]:
         number, frame, answered = self._requests.add(ask)
         if self.connected:
@@ -322,8 +274,8 @@ class AsyncClient:
             event = parse_monitor_message(await monitor.recv_multipart())
             if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._connected()
-            elif event["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH and self._registers:
-                self._refused.set()
+            elif event["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH and self._hub is not None:
+                self._hub.refused.set()
             elif event["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 self._fail(
                     DaemonUnreachable(
@@ -377,13 +329,24 @@ class AsyncClient:
                 self._request(wire.Ping())
 
     def _nobody(self, limit: float) -> str:
-        if self._unregistered is not None and not self.connected:
-            return f"{self._unregistered}; it is asked again every {registration.PAUSE_S[1]:g} s at most"
+        if self._hub is not None and self._hub.problem is not None and not self.connected:
+            return f"{self._hub.problem}; it is asked again every {registration.PAUSE_S[1]:g} s at most"
         state = "is connected but did not answer" if self.connected else "does not answer"
         return (
             f"the daemon at {self._where.endpoint} {state} within {limit:g} s ({self._choice.why}); "
             f"{self._choice.advice}"
         )
+
+
+def _socket(context: Context) -> Socket:
+    socket = context.socket(zmq.DEALER)
+    socket.linger = 0
+    socket.immediate = True  # nothing is queued for a daemon that is not there: we ask again ourselves
+    socket.reconnect_ivl, socket.reconnect_ivl_max = 50, 1000
+    socket.maxmsgsize = wire.MAX_FRAME
+    socket.rcvhwm = socket.sndhwm = 10_000
+    socket.heartbeat_ivl, socket.heartbeat_timeout = 5_000, 30_000
+    return socket
 
 
 async def _keep_started() -> None:

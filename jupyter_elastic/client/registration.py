@@ -1,26 +1,31 @@
 """Registers this user's key with the service of a JupyterHub (`jupyter elastic admin hub`), by the token of the Hub.
 
 The service's answer is kept in a file of the pool's folder, so that one process registers for all of them. Knows HTTP,
-the key and the file; must not know sockets of the daemon.
+the key, the file and where a socket connects; must not know requests to the daemon.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import http.client
 import os
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from typing import NoReturn
 from urllib.parse import urlsplit
 
 import msgspec
+import zmq
 from msgspec import Struct
+from zmq.asyncio import Socket
 
 from jupyter_elastic.platform import endpoints, paths
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.platform.private_files import read_json, write_json
-from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable, ElasticError, by_code
+from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable, ElasticError, TooFast, by_code
 
 TOKEN_VARIABLE = "JUPYTERHUB_API_TOKEN"  # noqa: S105 - its name
 TIMEOUT_S = 10.0
@@ -129,3 +134,60 @@ def _refuse(url: str, status: int, text: bytes) -> NoReturn:
     if type(found) is ElasticError:
         found = DaemonUnreachable(f"the pool's service at {url} answers with HTTP {status}: {problem.message}")
     raise found
+
+
+def secure(socket: Socket, server_key: str, secret_file: str = "") -> str:
+    """Let a socket prove this user's key to the daemon of `server_key`; return the public key, "" without one."""
+    if not server_key:
+        return ""
+    public, secret = endpoints.client_key(secret_file)
+    socket.curve_serverkey = server_key.encode("ascii")
+    socket.curve_publickey, socket.curve_secretkey = public.encode("ascii"), secret.encode("ascii")
+    return public
+
+
+class Registration:
+    """Keeps this user's key registered at a Hub's service, and a socket connected to the daemon that it names."""
+
+    def __init__(self, service: str) -> None:
+        self._service = service
+        self.problem: ElasticError | None = None
+        """Error of the service when it did not register the key."""
+        self.refused = asyncio.Event()
+        """Set when the daemon refuses the registered key."""
+
+    def check(self) -> None:
+        """Raise the service's refusal, if it has refused the key."""
+        if self.problem is not None and not isinstance(self.problem, DaemonUnreachable):
+            raise by_code(self.problem.code, str(self.problem))
+
+    async def stay_registered(self, socket: Socket, refused_by_service: Callable[[ElasticError], object]) -> None:
+        """Register and connect; repeat that before the term ends and after a refusal by the daemon."""
+        found: Registered | None = None
+        pause_s = PAUSE_S[0]
+        while True:
+            refused = found if self.refused.is_set() else None
+            self.refused.clear()
+            try:
+                new = await asyncio.to_thread(registered, self._service, refused)
+            except ElasticError as problem:
+                self.problem = problem
+                if not isinstance(problem, DaemonUnreachable | TooFast):
+                    refused_by_service(problem)
+                wait_s = pause_s
+            else:
+                self.problem = None
+                moved = found is None or (found.endpoint, found.server_key) != (new.endpoint, new.server_key)
+                if moved or refused is not None:  # who was refused is not connected again by libzmq
+                    if found is not None:
+                        with contextlib.suppress(zmq.ZMQError):
+                            socket.disconnect(found.endpoint)
+                    secure(socket, new.server_key)
+                    socket.connect(new.endpoint)
+                found, wait_s = new, max(new.due_s, 1.0)
+            well = self.problem is None and refused is None
+            pause_s = PAUSE_S[0] if well else min(2 * pause_s, PAUSE_S[1])
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self.refused.wait()
+                    await asyncio.sleep(pause_s)

@@ -108,7 +108,7 @@ class ScreensSocket(FollowerHandler, WebSocketMixin, WebSocketHandler, JupyterHa
             marker = msgspec.json.encode((msgspec.structs.replace(screen, at=0.0), down_since))
             await self.send_once("pool", marker, {"pool": screen, "offset": offset, "down_since": down_since})
         if self.look.status:
-            status, down_since = follower.status(), follower.down_since
+            status, down_since = follower.pool.status(), follower.down_since
             await self.send_once(
                 "status", msgspec.json.encode((status, down_since)), {"status": status, "down_since": down_since}
             )

@@ -14,7 +14,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any
 
@@ -30,7 +30,7 @@ from jupyter_elastic.types.errors import ElasticError
 from jupyter_elastic.views import forecasts
 from jupyter_elastic.views.output import Outputs
 from jupyter_elastic.views.pool_model import PoolModel
-from jupyter_elastic.views.pool_screen import PoolScreen, PoolStatus
+from jupyter_elastic.views.pool_screen import PoolScreen
 from jupyter_elastic.views.speeds import Speeds
 from jupyter_elastic.views.timeline_follower import TimelineFollower
 from jupyter_elastic.views.timeline_screen import TimelineLook, TimelineScreen
@@ -52,9 +52,16 @@ _log.addHandler(logging.NullHandler())
 class FollowedJob:
     """A job that is viewed. One thread folds its events; any thread reads its files and makes its screen."""
 
-    def __init__(self, info: JobInfo, kind: str, clock: forecasts.Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        info: JobInfo,
+        kind: str,
+        clock: forecasts.Clock = time.monotonic,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Create it; `wake` is called after each change."""
         self.number = info.job
-        self._clock = clock
+        self._clock, self._wake = clock, wake
         self.lock = threading.Lock()
         """Held while an event is folded into the model and the speeds, and while a screen is made of both."""
         self.model = JobModel(info.job, kind=kind)
@@ -114,6 +121,7 @@ class FollowedJob:
         if at_once:
             event, self._news = self._news, asyncio.Event()
             event.set()
+        self._wake()
 
     async def wait_for_news(self, timeout_s: float) -> bool:
         """Wait for a change to draw at once, at most `timeout_s`; return whether there was one."""
@@ -165,7 +173,7 @@ class PoolFollower:
         """Follow a job from its first event on; return the existing follower if there is one."""
         job = self.jobs.get(info.job)
         if job is None:
-            job = self.jobs[info.job] = FollowedJob(info, kind, self._clock)
+            job = self.jobs[info.job] = FollowedJob(info, kind, self._clock, self.changed)
             job.task = self._begin(self._follow_job(job))
         job.polled_at = self._clock()
         return job
@@ -195,7 +203,7 @@ class PoolFollower:
         """Ask this policy beside the active one from now on; undo that if the daemon does not answer."""
         undo = self.shadows.begin(name, options)
         try:
-            await self._renew_shadows()
+            await self.shadows.renew(self.ask, self.pool.seq)
         except ElasticError:
             undo()
             raise
@@ -206,9 +214,6 @@ class PoolFollower:
         """Stop asking this policy; NotFound when it is not asked."""
         self.shadows.end(name)
         self._show_shadows()
-
-    async def _renew_shadows(self) -> None:
-        await self.shadows.renew(self.ask, self.pool.seq)
 
     def _show_shadows(self) -> None:
         self.pool.shadows = self.shadows.rows
@@ -227,10 +232,6 @@ class PoolFollower:
         if not self.up:
             self.pool.problem = ""  # that of the last answer may be over
         return self.pool.screen(time.time(), limit=limit, offset=offset)
-
-    def status(self) -> PoolStatus:
-        """Return the pool in a few figures; requests no forecast."""
-        return self.pool.status()
 
     @property
     def up(self) -> bool:
@@ -290,7 +291,7 @@ class PoolFollower:
 
     async def _fold_pool(self, client: AsyncClient) -> None:
         """Start from the daemon's answers, read the history before them, fold the events after them."""
-        model = await self._present()
+        model = await _present(self.ask)
         past = self.pool if 0 < self.pool.seq <= model.seq else _empty_before(model)
         model.history, model.switches, model.notes = past.history, past.switches, past.notes
         model.ended = past.ended
@@ -311,29 +312,6 @@ class PoolFollower:
                 self.timeline.fold(event)
                 self.changed()
 
-    async def _present(self) -> PoolModel:
-        welcome = expect(await self.ask(wire.Hello(version=wire.VERSION)), wire.Welcome)
-        jobs = expect(await self.ask(wire.ListJobs(limit=3_000)), wire.Jobs)
-        hosts = expect(await self.ask(wire.ListHosts()), wire.Hosts)
-        policies = expect(await self.ask(wire.ListPolicies()), wire.Policies)
-        active = next((policy for policy in policies.policies if policy.active), None)
-        return PoolModel(
-            seq=min(jobs.seq, hosts.seq),
-            jobs=jobs.jobs,
-            slots=hosts.slots,
-            others=hosts.others,
-            policy=active.name if active else welcome.policy,
-            policy_options=active.options if active else {},
-            kind=hosts.kind,
-            user=welcome.user,
-            administers=welcome.administers,
-            maintenance=next((one.text for one in hosts.drains if not one.target), ""),
-            problem=await self._read_problem(),
-        )
-
-    async def _read_problem(self) -> str:
-        return expect(await self.ask(wire.ReadProblem()), wire.Problem).text
-
     async def _follow_job(self, job: FollowedJob) -> None:
         """Fold the job's events until its end and the end of its session's retention; outlast a daemon's absence."""
         while not job.model.ended or job.model.seq == 0:
@@ -342,10 +320,10 @@ class PoolFollower:
                 job.problem = ""
             except ElasticError as problem:
                 job.problem = f"no news: {problem}"
-                self._job_changed(job)
+                job.changed()
                 await asyncio.sleep(RETRY_S)
         job.up_to_date = True
-        self._job_changed(job, at_once=True)
+        job.changed(at_once=True)
 
     async def _fold_job(self, job: FollowedJob) -> None:
         model = JobModel(job.number, kind=job.model.kind)
@@ -354,7 +332,7 @@ class PoolFollower:
 
         def caught_up() -> None:
             job.up_to_date = True
-            self._job_changed(job, at_once=True)
+            job.changed(at_once=True)
 
         async with aclosing((await self.connect()).events(0, job.number, caught_up=caught_up)) as events:
             async for event in events:
@@ -364,13 +342,9 @@ class PoolFollower:
                     speeds.fold(event)
                     if model.spec is not None:  # the first event is there: the events replace the short description
                         job.model, job.speeds = model, speeds
-                self._job_changed(job, at_once=model.ended or model.slots != before)
+                job.changed(at_once=model.ended or model.slots != before)
                 if model.ended and not model.keeps:
                     return
-
-    def _job_changed(self, job: FollowedJob, *, at_once: bool = False) -> None:
-        job.changed(at_once=at_once)
-        self.changed()
 
     async def _watch(self) -> None:
         """Notice that the daemon is away or back, or takes no jobs; forget jobs without viewers; ask why jobs wait."""
@@ -384,7 +358,7 @@ class PoolFollower:
                 self.changed()
             if self.up and self._clock() - self._polled_at < POLLED_S:
                 with contextlib.suppress(ElasticError):  # no event says it: events are in the journal
-                    before, self.pool.problem = self.pool.problem, await self._read_problem()
+                    before, self.pool.problem = self.pool.problem, await _read_problem(self.ask)
                     if self.pool.problem != before:
                         self.changed()
             for job in list(self.jobs.values()):
@@ -396,7 +370,7 @@ class PoolFollower:
                     with contextlib.suppress(ElasticError):
                         answer = expect(await self.ask(wire.ExplainJob(job=job.number)), wire.Explanation)
                         if job.model.explain(answer.text, answer.until):
-                            self._job_changed(job)
+                            job.changed()
 
     async def _forecast(self) -> None:
         """Forecast the waits of queued jobs while there are viewers."""
@@ -424,7 +398,7 @@ class PoolFollower:
             await asyncio.sleep(RETRY_S)
             if self.up and self.pool.hosts_known and self.shadows.due(self.pool.seq):
                 try:
-                    await self._renew_shadows()
+                    await self.shadows.renew(self.ask, self.pool.seq)
                     self._show_shadows()
                 except ElasticError as problem:
                     self.log.debug("shadows: %s", problem)
@@ -445,6 +419,32 @@ def _changed(files: JobFolder, name: str) -> int:
             return os.fstat(file.fileno()).st_mtime_ns
     except OSError:
         return 0
+
+
+async def _present(ask: Callable[[wire.AnyAsk], Awaitable[wire.AnyAnswer]]) -> PoolModel:
+    """Return the pool as the daemon describes it now."""
+    welcome = expect(await ask(wire.Hello(version=wire.VERSION)), wire.Welcome)
+    jobs = expect(await ask(wire.ListJobs(limit=3_000)), wire.Jobs)
+    hosts = expect(await ask(wire.ListHosts()), wire.Hosts)
+    policies = expect(await ask(wire.ListPolicies()), wire.Policies)
+    active = next((policy for policy in policies.policies if policy.active), None)
+    return PoolModel(
+        seq=min(jobs.seq, hosts.seq),
+        jobs=jobs.jobs,
+        slots=hosts.slots,
+        others=hosts.others,
+        policy=active.name if active else welcome.policy,
+        policy_options=active.options if active else {},
+        kind=hosts.kind,
+        user=welcome.user,
+        administers=welcome.administers,
+        maintenance=next((one.text for one in hosts.drains if not one.target), ""),
+        problem=await _read_problem(ask),
+    )
+
+
+async def _read_problem(ask: Callable[[wire.AnyAsk], Awaitable[wire.AnyAnswer]]) -> str:
+    return expect(await ask(wire.ReadProblem()), wire.Problem).text
 
 
 def _empty_before(model: PoolModel) -> PoolModel:

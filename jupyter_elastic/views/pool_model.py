@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,12 +28,12 @@ from jupyter_elastic.types import (
     other_machines,
 )
 from jupyter_elastic.types.texts import also_used_by, in_use_by, natural, pinned_by, visible
+from jupyter_elastic.views.pool_history import PoolHistory, PoolNotes
 from jupyter_elastic.views.pool_screen import (
     EndedRow,
     HistoryPoint,
     HostBox,
     JobRow,
-    NoteRow,
     PoolScreen,
     PoolStatus,
     ShadowRow,
@@ -42,9 +42,6 @@ from jupyter_elastic.views.pool_screen import (
     SwitchRow,
 )
 
-HISTORY_S = 6 * 3600.0
-MAX_POINTS = 720
-MAX_NOTES = 60
 MAX_ENDED = 10
 """Number of the user's ended jobs that are remembered."""
 
@@ -86,9 +83,9 @@ class PoolModel:
         """Wait ranges as absolute times, set by the what-if's caller."""
         self.shadows: list[ShadowRow] = []
         """Policies asked beside the active one, set by their caller."""
-        self.history: deque[HistoryPoint] = deque(maxlen=MAX_POINTS)
+        self.history = PoolHistory()
         self.switches: deque[SwitchRow] = deque(maxlen=50)
-        self.notes: deque[NoteRow] = deque(maxlen=MAX_NOTES)
+        self.notes = PoolNotes()
         self.ended: deque[EndedRow] = deque(maxlen=MAX_ENDED)
 
     @property
@@ -122,7 +119,7 @@ class PoolModel:
             case events.StopRequested():
                 self._drain(data.job, ())
                 self._change(data.job, phase="stopping", slots=())
-                self._note_done(event.at, data.job, _stopped(data), data.reason)
+                self.notes.done(event.at, data.job, _stopped(data), data.reason)
             case events.SlotsReleased():
                 self._release(data)
             case events.JobProgressed():
@@ -154,10 +151,10 @@ class PoolModel:
                     )
                 )
             case events.PlanRejected():
-                self._note(event.at, None, f"plan of {data.policy} not followed: {data.reason}")
+                self.notes.add(event.at, None, f"plan of {data.policy} not followed: {data.reason}")
             case events.PlanAccepted():
                 for job, text in data.reasons.items():
-                    self._note(event.at, int(job), text)
+                    self.notes.add(event.at, int(job), text)
         if not isinstance(data, events.JobProgressed):
             self._remember(event.at)
 
@@ -179,7 +176,7 @@ class PoolModel:
         self._change(data.job, phase=phase, slots=data.slots, started_at=started, attempt=data.attempt)
         slots = f"{len(data.slots)} slot" + ("" if len(data.slots) == 1 else "s")
         change = f"{before} → {slots}" if before else f"started on {slots}"
-        self._note_done(at, data.job, f"{change}: {data.reason}" if data.reason else change, data.reason)
+        self.notes.done(at, data.job, f"{change}: {data.reason}" if data.reason else change, data.reason)
 
     def _drain(self, job: JobId, kept: tuple[SlotId, ...]) -> None:
         for slot in self.jobs[job].slots if job in self.jobs else ():
@@ -222,7 +219,7 @@ class PoolModel:
         self.maintenance = next((one.text for one in data.drains if not one.target), "")
         changed = next((one for one in data.drains if one.target == data.target), None)
         what = data.target or "the pool"
-        self._note(at, None, f"{what}: {changed.text}" if changed else f"{what} takes work again")
+        self.notes.add(at, None, f"{what}: {changed.text}" if changed else f"{what} takes work again")
 
     def _change(self, job: JobId, **changes: Any) -> None:
         if job in self.jobs:
@@ -233,39 +230,13 @@ class PoolModel:
         self.queued += (info.phase == "queued") - (before is not None and before.phase == "queued")
         self.jobs[info.job] = info
 
-    def _note(self, at: float, job: JobId | None, text: str) -> None:
-        text, said = visible(text), self._said(job)
-        if said is None or said.text != text:
-            self.notes.appendleft(NoteRow(at=at, job=job, text=text))
-
-    def _note_done(self, at: float, job: JobId, text: str, reason: str) -> None:
-        """Note an event of a job; replace the plan's note about it."""
-        said = self._said(job)
-        if said is not None and said.text == visible(reason):
-            self.notes.remove(said)
-        self._note(at, job, text)
-
-    def _said(self, job: JobId | None) -> NoteRow | None:
-        """Return the last note of a job, or the last one without a job."""
-        return next((note for note in self.notes if note.job == job), None)
-
     def _remember(self, at: float) -> None:
         leased = Counter(slot.owner for slot in self._shared() if slot.state == "leased")
         states = Counter(slot.state for slot in self._shared())
-        point = HistoryPoint(
-            at=at,
-            leased=dict(leased),
-            draining=states["draining"],
-            capacity=states.total() - states["out"],
-            queued=self.queued,
+        draining, capacity = states["draining"], states.total() - states["out"]
+        self.history.add(
+            HistoryPoint(at=at, leased=dict(leased), draining=draining, capacity=capacity, queued=self.queued)
         )
-        if self.history and msgspec.structs.replace(point, at=self.history[-1].at) == self.history[-1]:
-            return
-        if self.history and at - self.history[-1].at < 1.0:
-            self.history.pop()
-        self.history.append(point)
-        while len(self.history) > 1 and self.history[1].at < at - HISTORY_S:
-            self.history.popleft()
 
     # --- screen ---------------------------------------------------------------------------------------------------
 
@@ -289,9 +260,9 @@ class PoolModel:
             jobs=[self._row(info, places.get(info.job), now) for info in window],
             total_jobs=len(rows),
             shares=self._shares(now),
-            history=list(self.history),
+            history=list(self.history.points),
             switches=list(self.switches),
-            notes=list(self.notes),
+            notes=list(self.notes.rows),
             shadows=list(self.shadows),
         )
 
@@ -344,27 +315,14 @@ class PoolModel:
                 for_servers=slot.for_servers,
             )
             hosts.setdefault(name.rpartition(":")[0], []).append(box)
-        return [self._host(name, slots) for name, slots in hosts.items()]
-
-    def _host(self, name: str, slots: list[SlotBox]) -> HostBox:
-        other = self.others.get(name)
-        reasons = [slot.reason for slot in slots if slot.state == "out"]
-        if other and other.unreachable:
-            reasons.append(f"you can't reach it: {other.unreachable}")
-        return HostBox(
-            name=name,
-            slots=slots,
-            url=other.url if other else "",
-            until=other.until if other else None,
-            out="; ".join(dict.fromkeys(reasons)),
-        )
+        return [_host(name, slots, self.others.get(name)) for name, slots in hosts.items()]
 
     def _shares(self, now: float) -> list[ShareRow]:
         held = Counter(slot.owner for slot in self._shared() if slot.state == "leased")
         queued = Counter(info.owner for info in self.jobs.values() if info.phase == "queued")
         wants = sorted({info.owner for info in self.jobs.values()} | set(held))
         capacity = sum(slot.state != "out" for slot in self._shared())
-        used = self._slot_seconds(now)
+        used = self.history.slot_seconds(now)
         return [
             ShareRow(
                 user=user,
@@ -380,18 +338,23 @@ class PoolModel:
         """Yield the slots that people share: those for servers alone are counted for nobody."""
         return (slot for slot in self.slots.values() if not slot.for_servers)
 
-    def _slot_seconds(self, now: float) -> dict[str, float]:
-        used: dict[str, float] = defaultdict(float)
-        ends = [*(point.at for point in self.history), now][1:]
-        for point, until in zip(self.history, ends, strict=True):
-            for user, slots in point.leased.items():
-                used[user] += slots * max(0.0, until - point.at)
-        return used
-
 
 _NO_JOBS = "The pool takes no jobs and no changes now: {}. Running jobs go on."
 _LATER = (math.inf, math.inf)
 _ENDS = {"cancel": "cancelled", "preempt": "paused", "time limit": "stopped at its time limit"}
+
+
+def _host(name: str, slots: list[SlotBox], other: HostInfo | None) -> HostBox:
+    reasons = [slot.reason for slot in slots if slot.state == "out"]
+    if other and other.unreachable:
+        reasons.append(f"you can't reach it: {other.unreachable}")
+    return HostBox(
+        name=name,
+        slots=slots,
+        url=other.url if other else "",
+        until=other.until if other else None,
+        out="; ".join(dict.fromkeys(reasons)),
+    )
 
 
 def _stopped(data: events.StopRequested) -> str:

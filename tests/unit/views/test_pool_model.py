@@ -38,7 +38,8 @@ from jupyter_elastic.types import (
     other_machines,
 )
 from jupyter_elastic.views import terminal
-from jupyter_elastic.views.pool_model import MAX_POINTS, PoolModel
+from jupyter_elastic.views.pool_history import MAX_POINTS
+from jupyter_elastic.views.pool_model import PoolModel
 from jupyter_elastic.views.pool_screen import PoolScreen
 
 
