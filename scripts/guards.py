@@ -149,7 +149,7 @@ GUARDS = (
           f"{HOSTILE}::test_another_unix_user_may_see_and_submit_but_not_touch"),
     # who is who
     Guard("a name is what the kernel says", "scheduler/net/peers.py",
-          'return uid_of_peer(str(frame.get("Peer-Address")))', 'return str(frame.get("User-Id"))',
+          'uid_of_peer(str(frame.get("Peer-Address")))', 'uid_of_peer(str(frame.get("User-Id")))',
           f"{HOSTILE}::test_a_peer_cannot_write_its_own_name_into_its_greeting"),
     Guard("names that peers give themselves are refused", "scheduler/net/peers.py",
           "        if len(identity) != 5 or identity[0] != 0:\n"
@@ -330,7 +330,7 @@ GUARDS = (
           f"{HUB}::test_a_flood_of_one_user_is_refused_and_others_get_through"),
     # sessions, whose cells are never paused, and whose workers and driver listen between cells
     Guard("a user's cells wait or run in so many sessions", "scheduler/requests/job_requests.py",
-          "            _check_number_of_sessions(api, peer, ask.spec.session, terms)\n", "            pass\n",
+          "            _check_number_of_sessions(peer, ask.spec.session, terms, store, rights)\n", "            pass\n",
           f"{LIMITS}::test_everybody_has_so_many_sessions_whose_cells_end_in_time"),
     Guard("a session's cell ends in time", "scheduler/access/auth.py",
           "            longest = longest or SESSION_S\n", "            pass\n",
