@@ -81,29 +81,25 @@ def checked_options(given: argparse.Namespace, environ: Mapping[str, str], now: 
             f"--logical {given.logical}: a job of up to {most} workers needs at least {most} logical ones; ask for "
             "more, or for fewer --gpus"
         )
-    logical = {} if given.logical is None else {LOGICAL_WORKERS: str(given.logical)}
     if given.balance not in {None, "none"} and given.logical is not None:
         raise BadRequest("--balance and --logical contradict each other: logical workers have equal shares")
-    balance = {} if given.balance is None else {BALANCE: given.balance}
-    capture = () if given.no_capture else given.capture
-    checked = {
+    variables = {LOGICAL_WORKERS: given.logical, BALANCE: given.balance}
+    fields = vars(given) | {
         "min_slots": sizes[0] if sizes else low,
         "max_slots": sizes[-1] if sizes else high,
         "min_servers": given.servers[0] if given.servers else 0,
         "max_servers": given.servers[1] if given.servers else 0,
-        "capture": capture if capture is None else tuple(dict.fromkeys(capture)),
-        "out": tuple(dict.fromkeys(given.out or ())),
-        "max_time_s": given.max_time,
+        "capture": () if given.no_capture else given.capture and tuple(dict.fromkeys(given.capture)),
+        "out": tuple(dict.fromkeys(given.out)),
         "on": labels_from(given.on),
-        "estimate_s": given.estimate,
-        "preemptible": not (given.no_preempt or given.session),
+        "preemptible": given.preemptible and not given.session,
         "session": given.session or "",
         "sized": bool(given.session and (given.gpus or sizes)),
-        "env": environment_from(given.env, environ) | logical | balance,
+        "env": environment_from(given.env, environ) | {name: str(v) for name, v in variables.items() if v is not None},
         "deadline_at": None if given.deadline is None else deadline_from(given.deadline, now),
     }
-    plain = {name: value for name, value in vars(given).items() if name in CellOptions.__struct_fields__}
-    return CellOptions(**plain | checked)
+    of_line = ("gpus", "servers", "no_capture", "block", "logical", "balance", "deadline")
+    return CellOptions(**{name: value for name, value in fields.items() if name not in of_line})
 
 
 def _check_session(given: argparse.Namespace) -> None:

@@ -30,7 +30,7 @@ from jupyter_elastic.jobfiles.sessions import SessionFolder, listed
 from jupyter_elastic.jobfiles.submit_environment import environment
 from jupyter_elastic.kernel import capture, library_settings
 from jupyter_elastic.kernel.cell_options import CellOptions
-from jupyter_elastic.kernel.options import distribute_line, long_options, parse, policy_line
+from jupyter_elastic.kernel.options import PARSER, long_options, parse, policy_line
 from jupyter_elastic.kernel.session_options import existing, fitted, session_request
 from jupyter_elastic.kernel.shipping import with_folder
 from jupyter_elastic.kernel.submission import EngineChoice, choose_engine, default_engine, interrupted, report, submit
@@ -123,7 +123,7 @@ class ElasticMagics(Magics):
     @cell_magic
     def distribute(self, line: str, cell: str) -> Any:  # noqa: D102 - its help is options' own, below
         if {"--help", "-h"} & set(line.split()):
-            print(distribute_line.__doc__)  # noqa: T201
+            print(PARSER.format_help())  # noqa: T201
             return None
         return self._distribute(line, cell, first_line=2)
 
@@ -142,7 +142,7 @@ class ElasticMagics(Magics):
             return None
         return self._run(options, package, choice)
 
-    distribute.__doc__ = distribute_line.__doc__
+    distribute.__doc__ = PARSER.format_help()
 
     @cell_magic
     def policy(self, line: str, cell: str) -> Any:

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
+from IPython.core.magic_arguments import MagicArgumentParser
 
 from jupyter_elastic.client.job import slot_range
 from jupyter_elastic.kernel.cell_options import CellOptions, checked_options
@@ -33,159 +33,109 @@ from jupyter_elastic.types import BALANCES
 from jupyter_elastic.types.errors import BadRequest
 
 _POLICY_USAGE = "write %%policy NAME [--shadow | --activate] [--opt K=V] above `def plan(view)`"
+COLUMNS = 80
+_DESCRIPTION = """\
+Run this cell on leased slots of the shared pool.
+
+The cell waits like any other and shows the job live; interrupting the kernel
+cancels the job. In the cell `rank`, `world_size`, `local_rank` and `device`
+are defined. Names that the cell reads from the notebook are captured and listed
+with their sizes before anything is queued.
+
+    %%distribute --gpus 1:4 --name digits --out history"""
 _OF_NOTEBOOKS = {
-    "capture": None, "out": None, "no_capture": True, "handle": None, "block": False, "session": None, "respawn": False,
+    "capture": None, "out": (), "no_capture": True, "handle": None, "block": False, "session": None, "respawn": False,
     "outlive": False, "idle_s": None, "pin_s": None, "ranks": (), "hold_s": 0.0,
 }  # fmt: skip
 """Options of cells that scripts don't have, and their values for scripts."""
 
 
-@magic_arguments("%distribute")  # IPython puts another % before it
-@argument(
-    "--gpus",
-    "-n",
-    type=slot_range,
-    metavar="N|MIN:MAX",
-    help="Slots: exactly N, or as many as the pool can give between MIN and MAX. A slot is a GPU; on a pool without "
-    "GPUs it is a CPU core.",
-)
-@argument(
-    "--servers",
-    type=servers_from,
-    metavar="N|MIN:MAX",
-    help="Parameter servers beside the workers, one slot each, for --engine tensorflow_ps.",
-)
-@argument("--sizes", type=sizes_from, default=(), metavar="N,N", help="Only these numbers of slots, such as 1,2,4.")
-@argument("--name", default="", help="Name of the job in queue and panels.")
-@argument(
-    "--engine",
-    default="",
-    help="What starts the workers: horovod or torch (one process group), tensorflow_ps (parameter servers), process "
-    "(independent), or a plug-in. Default: what fits the cell; its view says which, and why.",
-)
-@argument(
-    "--in",
-    dest="capture",
-    action="extend",
-    type=python_names,
-    metavar="NAMES",
-    help="Capture only these names (comma-separated or repeated) instead of those that the cell reads.",
-)
-@argument(
-    "--out", action="extend", type=python_names, metavar="NAMES", help="Names whose values come back into the notebook."
-)
-@argument("--no-capture", action="store_true", help="Capture nothing from the notebook.")
-@argument("--detach", "-a", "--noblock", action="store_true", help="Do not wait; the cell's value is the job's handle.")
-@argument("--block", "-b", action="store_true", help="Wait for the job (the default).")
-@argument("--handle", "-o", type=python_name, metavar="NAME", help="Put the job's handle into this name instead.")
-@argument(
-    "--deadline",
-    metavar="TIME",
-    help="Be done by then, for the policy `deadline`: 2h (from now), 18:00, 2026-12-24T18:00, or the end of a date. It "
-    "needs --estimate, or a loop that reports how much there is to do.",
-)
-@argument(
-    "--resumable",
-    action="store_true",
-    help="The cell saves checkpoints and begins with the last one, as scripts for torchrun do: a change of size or a "
-    "worker's death ends all workers and starts them anew. For cells without an elastic loop.",
-)
-@argument(
-    "--interactive",
-    action="store_true",
-    help="You wait for it: elastic jobs shrink at once to make room, and no policy pauses it. It runs for minutes only "
-    "(10, unless the pool's administrator says otherwise), and one at a time.",
-)
-@argument("--no-preempt", action="store_true", help="Once it runs, no policy may take all its slots to pause it.")
-@argument(
-    "--max-time", type=seconds_from, metavar="TIME", help="Stop the job after this running time: 90s, 10m, 1h30m."
-)
-@argument(
-    "--estimate",
-    type=seconds_from,
-    metavar="TIME",
-    help="Your guess of the running time; policies may back-fill by it.",
-)
-@argument(
-    "--env",
-    action="append",
-    default=[],
-    metavar="K=V",
-    help="Environment variable of the workers; K alone takes the kernel's, 'LAB_*' all that begin so.",
-)
-@argument(
-    "--on", action="append", default=[], metavar="K=V",
-    help="Only on hosts with this label: gpu=A100, rack=3. A job's hosts have the same kind of GPU unless gpu=any.",
-)  # fmt: skip
-@argument(
-    "--with", dest="folder", default="", metavar="DIR",
-    help="Run in this folder, on other hosts in a copy of it (at most 100 MiB): its modules and files are there.",
-)  # fmt: skip
-@argument("--priority", type=int, default=0, help="-1000 to 1000, for policies that look at it.")
-@argument("--seed", type=int, metavar="N", help="Seed all random numbers: rank r gets N + r. Default: each its own.")
-@argument(
-    "--logical",
-    type=int,
-    metavar="N",
-    help="For training.State (PyTorch): compute as N workers would, bit for bit, however many there are.",
-)
-@argument(
-    "--balance",
-    choices=BALANCES,
-    metavar="HOW",
-    help="For training.batches where workers are not equally fast: auto gives each a share of the batch by its "
-    "measured speed. Default: none, equal shares.",
-)
-@argument(
-    "--session",
-    type=session_name,
-    metavar="NAME",
-    help="Run in the session's workers, which keep their variables from cell to cell; the first cell that names it "
-    "makes them. Slots are held only while a cell runs.",
-)
-@argument(
-    "--rank",
-    dest="ranks",
-    type=ranks_from,
-    default=(),
-    metavar="N,N",
-    help="Run the cell on these ranks of the session only; the others keep what they have.",
-)
-@argument("--respawn", action="store_true", help="Make the session's workers anew if they are gone.")
-@argument("--outlive", action="store_true", help="A new session's workers stay when this kernel ends.")
-@argument(
-    "--idle", dest="idle_s", type=seconds_from, metavar="TIME",
-    help="A new session's workers end when no cell comes for so long. Default: 1h.",
-)  # fmt: skip
-@argument(
-    "--pin", dest="pin_s", type=pin_seconds, metavar="TIME",
-    help="A new session keeps GPUs so long that its memory can't leave after a cell; 0: it ends then. Default: 10m.",
-)  # fmt: skip
-@argument(
-    "--hold", dest="hold_s", type=hold_seconds, default=0.0, metavar="TIME",
-    help="Keep the session's slots so long after the cell, unless somebody waits for slots: 30s, at most 10m.",
-)  # fmt: skip
-@argument("--dry-run", action="store_true", help="Show what would be shipped and asked for; queue nothing.")
-def distribute_line(line: str) -> None:
-    """Run this cell on leased slots of the shared pool.
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """A formatter for terminals of 80 columns: one line an option, whatever the width of today's terminal."""
 
-    The cell waits like any other and shows the job live; interrupting the kernel cancels the job. In the cell `rank`,
-    `world_size`, `local_rank` and `device` are defined. Names that the cell reads from the notebook are captured and
-    listed with their sizes before anything is queued.
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=24, width=COLUMNS)
 
-        %%distribute --gpus 1:4 --name digits --out history
-    """
-    del line
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        value = "" if action.nargs == 0 else f" {self._format_args(action, action.dest.upper())}"
+        return ", ".join(sorted(action.option_strings, key=len)[:2]) + value if action.option_strings else value.strip()
+
+
+def _parser() -> MagicArgumentParser:
+    """Return the parser of a `%%distribute` line. Its help has the daily options first, and one line for each."""
+    parser = MagicArgumentParser(
+        prog="%%distribute", usage="%%%%distribute [--gpus N|MIN:MAX] [OPTIONS]", description=_DESCRIPTION,
+        formatter_class=_HelpFormatter,
+        epilog="TIME is 90s, 10m, 1h30m or 1:30:00. docs/cells.md says more of each option.",
+    )  # fmt: skip
+    add = parser.add_argument_group("Every day").add_argument
+    add("--gpus", "-n", type=slot_range, metavar="N|MIN:MAX", help="slots: GPUs, or CPU cores without GPUs (1)")
+    add("--name", default="", help="name of the job in queue and panels (the cell's number)")
+    add("--in", dest="capture", action="extend", type=python_names, metavar="NAMES",
+        help="send these names only (those that the cell reads)")  # fmt: skip
+    add("--out", action="extend", type=python_names, default=[], metavar="NAMES",
+        help="names whose values come back into the notebook")  # fmt: skip
+    add("--detach", "-a", "--noblock", action="store_true", help="do not wait; the cell's value is the job")
+    add("--session", type=session_name, metavar="NAME",
+        help="run in workers that keep their variables, or make them")  # fmt: skip
+    add("--engine", default="", help="what starts the workers, as horovod, torch (what fits)")
+
+    add = parser.add_argument_group("Which slots").add_argument
+    add("--sizes", type=sizes_from, default=(), metavar="N,N", help="only these numbers of slots: 1,2,4")
+    add("--servers", type=servers_from, metavar="N|MIN:MAX", help="parameter servers, for --engine tensorflow_ps")
+    add("--on", action="append", default=[], metavar="K=V", help="only hosts with this label: gpu=A100, rack=3")
+
+    add = parser.add_argument_group("When, and how long").add_argument
+    add("--max-time", dest="max_time_s", type=seconds_from, metavar="TIME", help="stop the job after this running time")
+    add("--estimate", dest="estimate_s", type=seconds_from, metavar="TIME",
+        help="your guess of the running time, for back-filling")  # fmt: skip
+    add("--deadline", metavar="TIME", help="be done by then: 2h (from now), 18:00, 2026-12-24")
+    add("--interactive", action="store_true", help="you wait for it: it goes first, for minutes only (10)")
+    add("--priority", type=int, default=0, metavar="N", help="-1000 to 1000, for policies that look at it (0)")
+    add("--no-preempt", dest="preemptible", action="store_false", help="once it runs, no policy may pause it")
+    add("--resumable", action="store_true", help="the cell loads its own checkpoint after a restart")
+
+    add = parser.add_argument_group("What the workers get").add_argument
+    add("--no-capture", action="store_true", help="send no names of the notebook")
+    add("--env", action="append", default=[], metavar="K=V", help="a variable of theirs; K or 'K*': the kernel's")
+    add("--with", dest="folder", default="", metavar="DIR", help="run in this folder, at most 100 MiB on other hosts")
+    add("--seed", type=int, metavar="N", help="seed all random numbers: rank r gets N + r (none)")
+    add("--logical", type=int, metavar="N", help="compute as N workers would, bit for bit (PyTorch)")
+    add("--balance", choices=BALANCES, metavar="HOW", help="auto: faster workers get more of a batch (none)")
+
+    add = parser.add_argument_group("Of a session").add_argument
+    add("--rank", dest="ranks", type=ranks_from, default=(), metavar="N,N", help="run on these ranks only (all)")
+    add("--respawn", action="store_true", help="make the workers anew if they are gone")
+    add("--outlive", action="store_true", help="new workers stay when this kernel ends")
+    add(
+        "--idle",
+        dest="idle_s",
+        type=seconds_from,
+        metavar="TIME",
+        help="end new workers after no cell for so long (1h)",
+    )
+    add("--hold", dest="hold_s", type=hold_seconds, default=0.0, metavar="TIME",
+        help="keep idle slots after the cell, at most 10m (0s)")  # fmt: skip
+    add("--pin", dest="pin_s", type=pin_seconds, metavar="TIME", help="keep GPUs that memory can't leave; 0: end (10m)")
+
+    add = parser.add_argument_group("In the notebook").add_argument
+    add("--handle", "-o", type=python_name, metavar="NAME", help="put the job into this name")
+    add("--block", "-b", action="store_true", help="wait for the job (so it is without --detach)")
+    add("--dry-run", action="store_true", help="show what would be sent and asked for; queue nothing")
+    return parser
+
+
+PARSER = _parser()
 
 
 def long_options() -> list[str]:
     """Return the long forms of the options, for completion."""
-    return sorted(word for word in distribute_line.parser._option_string_actions if word.startswith("--"))
+    return sorted(word for word in PARSER._option_string_actions if word.startswith("--"))
 
 
 def parse(line: str, environ: Mapping[str, str] | None = None, now: float | None = None) -> CellOptions:
     """Parse the options of a magic line, written at `now` (None: just now); BadRequest says what to change."""
-    given = _parsed(distribute_line.parser, line, "`%%distribute --help` lists the options")
+    given = _parsed(PARSER, line, "`%%distribute --help` lists the options")
     return checked_options(given, environ or {}, time.time() if now is None else now)
 
 
@@ -202,7 +152,8 @@ def script_line(
     given, unknown = parser.parse_known_args(own)
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}; what the script is to get goes behind --")
-    return given.file, tuple(behind), checked_options(given, environ or {}, time.time())
+    file = vars(given).pop("file")
+    return file, tuple(behind), checked_options(given, environ or {}, time.time())
 
 
 def _script_parser() -> argparse.ArgumentParser:
@@ -210,14 +161,17 @@ def _script_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="jupyter elastic run",
         usage="jupyter elastic run FILE [OPTIONS] [-- ARGUMENTS]",
-        description="Run a Python script on leased slots of the shared pool, as torchrun would: each worker has a rank "
-        "and its own device. What rank 0 prints is shown; Ctrl-C cancels the job.",
-        epilog="What stands behind -- is the script's own (sys.argv). The exit code is 0 when the job was completed.",
+        description="Run a Python script on leased slots of the shared pool, as torchrun would:\neach worker has a "
+        "rank and its own device. What rank 0 prints is shown; Ctrl-C\ncancels the job.",
+        formatter_class=_HelpFormatter,
+        epilog="What stands behind -- is the script's own (sys.argv).\nThe exit code is 0 when the job was completed.",
     )
     parser.add_argument("file", metavar="FILE", help="The script.")
-    for action in distribute_line.parser._actions:
-        if action.dest not in _OF_NOTEBOOKS:
-            parser._add_action(action)
+    for group in PARSER._action_groups:
+        titled = parser.add_argument_group(group.title)
+        for action in group._group_actions:
+            if action.dest not in _OF_NOTEBOOKS:
+                titled._add_action(action)
     parser.set_defaults(**_OF_NOTEBOOKS)
     return parser
 

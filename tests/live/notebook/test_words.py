@@ -38,7 +38,8 @@ def test_help_and_near_misses(notebook: Notebook) -> None:
     for cell in (HEAD + "--help\nprint('not run')", "%%distribute --help"):
         cell_ = notebook.run(cell)
         assert not cell_.error
-        assert " %%distribute [--gpus" in cell_.printed
+        assert "usage: %%distribute [--gpus" in cell_.printed
+        assert "Every day:" in cell_.printed
         assert not cell_.shown
     assert "explain" in notebook.run("%elastic --help").printed
     assert "attach" in notebook.run("%elastic job").printed

@@ -10,7 +10,7 @@ import pytest
 
 from jupyter_elastic.kernel.cell_options import CellOptions
 from jupyter_elastic.kernel.magic import _complete
-from jupyter_elastic.kernel.options import distribute_line, parse, policy_line
+from jupyter_elastic.kernel.options import PARSER, parse, policy_line, script_line
 from jupyter_elastic.types.errors import BadRequest
 
 
@@ -137,7 +137,30 @@ def test_an_unknown_option_is_named() -> None:
 def test_the_help_lists_every_option() -> None:
     for option in ("--gpus", "--name", "--engine", "--in", "--out", "--no-capture", "--detach", "--max-time", "--env",
                    "--priority", "--dry-run", "-o"):  # fmt: skip
-        assert option in distribute_line.__doc__
+        assert option in PARSER.format_help()
+
+
+DAILY = ["--gpus", "--name", "--in", "--out", "--detach", "--session", "--engine"]
+
+
+def test_the_help_has_groups_the_daily_options_first_and_a_line_for_each() -> None:
+    said = PARSER.format_help()
+    first, *others = [part for part in said.split("\n\n") if part.split("\n")[0].endswith(":") and "  -" in part]
+    assert [word for line in first.splitlines() for word in line.split() if word in DAILY] == DAILY
+    assert len(first.splitlines()) == 1 + len(DAILY)
+    lines = [line for part in (first, *others) for line in part.splitlines()[1:]]
+    assert len(lines) == 32 == len([action for action in PARSER._actions if action.option_strings])
+    assert all(line.startswith("  -") and len(line) < 80 and len(line.split("  ", 2)) == 3 for line in lines)
+    assert all(len(line) <= 80 for line in said.splitlines())
+
+
+def test_a_scripts_help_has_the_same_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        script_line(["--help"])
+    said = capsys.readouterr().out
+    assert said.index("--gpus") < said.index("--max-time") < said.index("--seed")
+    assert "--handle" not in said
+    assert "Of a session" not in said
 
 
 @pytest.mark.parametrize(

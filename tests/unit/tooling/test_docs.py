@@ -32,11 +32,11 @@ CALLED_BY_OTHERS = {
 
 
 def options(parser: argparse.ArgumentParser) -> list[str]:
-    """A row for each option: all its words, then what its help says."""
+    """A row for each group and for each option: all its words, then what its help says."""
     rows = []
-    for action in parser._actions:
-        if action.option_strings and "--help" not in action.option_strings:
-            # IPython writes what an option takes into its help, and leaves the action's own word empty.
+    for group in parser._action_groups:
+        rows += [f"| **{group.title}** | |"] if group._group_actions else []
+        for action in group._group_actions:
             value = f" {action.metavar}" if action.metavar else "" if action.nargs == 0 else " " + action.dest.upper()
             words = ", ".join(f"`{word}`" for word in reversed(action.option_strings[1:]))
             first = action.option_strings[0] + value
@@ -95,7 +95,7 @@ def rows_below(page: Path, heading: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("heading", "expected"),
-    [("## `%%distribute`", options(magic_options.distribute_line.parser)), ("## `%elastic`", elastic())],
+    [("## `%%distribute`", options(magic_options.PARSER)), ("## `%elastic`", elastic())],
 )
 def test_the_tables_of_cells_are_the_parsers(heading: str, expected: list[str]) -> None:
     assert rows_below(CELLS, heading) == expected
@@ -185,5 +185,5 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
 
 
 if __name__ == "__main__":
-    for table in (options(magic_options.distribute_line.parser), elastic(), handle()):
+    for table in (options(magic_options.PARSER), elastic(), handle()):
         sys.stdout.write("\n".join(table) + "\n\n")

@@ -119,7 +119,7 @@ def test_a_line_of_a_notebook_is_one(page: str, line: str) -> None:
 
 @pytest.mark.parametrize(("page", "line"), CELLS)
 def test_the_line_over_a_cell_is_one(page: str, line: str) -> None:
-    options.distribute_line(line)
+    options.parse(line, os.environ)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
