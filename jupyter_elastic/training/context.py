@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Protocol
 
 from jupyter_elastic.training import link
 from jupyter_elastic.training.data import MicroBatch
-from jupyter_elastic.training.group import Group
+from jupyter_elastic.training.group import Group, MembershipChanged
 from jupyter_elastic.types.errors import BadRequest
 
 
@@ -44,14 +44,6 @@ class ElasticState(Protocol):
     @property
     def sharded(self) -> bool:
         """True if the state's objects are sharded over the group."""
-        ...
-
-    def wanted(self) -> bool:
-        """Return True if this worker knows of a change."""
-        ...
-
-    def objects(self) -> dict[str, Any]:
-        """Return models, optimizers and schedulers by their names."""
         ...
 
     def check_host_updates(self) -> None:
@@ -132,6 +124,16 @@ class TrainingContext:
             raise error
         finally:
             del error  # else it and this frame hold each other, and with them the broken group
+
+    def regroup(self) -> NoReturn:
+        """Leave the group together with all its other members, which lose nothing."""
+        self.interrupt(MembershipChanged())
+
+    def change_wanted(self) -> bool:
+        """Return True if this worker knows of a change; the group has to agree on it before any member leaves."""
+        if link.current is not None and link.current.change_wanted():
+            return True
+        return self.group is not None and self.group.change_wanted()
 
     def require_group(self) -> None:
         """Raise the error of `interrupt` that the cell has caught."""

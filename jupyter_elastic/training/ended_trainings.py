@@ -18,8 +18,7 @@ from jupyter_elastic.jobfiles import code_by_value
 from jupyter_elastic.training import link
 from jupyter_elastic.training.group import Group, Overtaken
 from jupyter_elastic.training.ranks import groups, in_job
-from jupyter_elastic.training.state import State
-from jupyter_elastic.training.state_commits import owns_commits
+from jupyter_elastic.training.state_commits import StateCommits, owns_commits
 from jupyter_elastic.types.errors import EngineError
 
 _Result = TypeVar("_Result")
@@ -28,8 +27,8 @@ _last: tuple[link.JobLink, str] | None = None
 """On rank 0: the job of a finished training, and why its outcome can't be kept; empty when it is written down."""
 
 
-def once(state: State, group: Group, train: Callable[[], _Result]) -> _Result:
-    """Call `train()`, or take up this training's outcome if it is over.
+def once(state: object, commits: StateCommits, group: Group, train: Callable[[], _Result]) -> _Result:
+    """Call `train()`, which trains `state`, or take up this training's outcome if it is over.
 
     Raises:
         EngineError: The training is over for the other workers, and its outcome was not kept.
@@ -39,22 +38,22 @@ def once(state: State, group: Group, train: Callable[[], _Result]) -> _Result:
         return train()
     _keep_last(job)
     job.training += 1
-    outcome = _taken_up(state, job)
+    outcome = _taken_up(state, commits, job)
     if outcome is None:
         try:
             value = train()
         except Overtaken:
-            outcome = _taken_up(state, job)
+            outcome = _taken_up(state, commits, job)
             if outcome is None:
                 raise EngineError(
                     f"The other workers are past training {job.training} of this cell, and what it gave is not kept on "
                     "this host: this worker can't come in."
                 ) from None
         except Exception as problem:
-            _write(state, group, job, problem, raised=True)
+            _write(state, commits, group, job, problem, raised=True)
             raise
         else:
-            _write(state, group, job, value, raised=False)
+            _write(state, commits, group, job, value, raised=False)
             return value
     value, raised = outcome
     if raised:
@@ -63,7 +62,7 @@ def once(state: State, group: Group, train: Callable[[], _Result]) -> _Result:
     return result
 
 
-def _write(state: State, group: Group, job: link.JobLink, value: Any, *, raised: bool) -> None:
+def _write(state: object, commits: StateCommits, group: Group, job: link.JobLink, value: Any, *, raised: bool) -> None:
     """Write down what is kept if the cell goes on to another training. A failure to write ends nothing."""
     global _last
     found, why = groups(), ""
@@ -72,11 +71,11 @@ def _write(state: State, group: Group, job: link.JobLink, value: Any, *, raised:
             return
         if not owns_commits(group):
             return
-        if state.sharded:
+        if commits.sharded:
             why = "the objects of a training.State(factory=...) are shards"
         else:
-            given = _dumps((value, raised), state)
-            job.write_training(_LENGTH.pack(len(given)), given, *state.pieces())
+            given = _dumps((value, raised), {"": state, **commits.objects()})
+            job.write_training(_LENGTH.pack(len(given)), given, *commits.pieces())
     except Exception as problem:
         why = f"{type(problem).__name__}: {problem}"
     _last = job, why
@@ -97,7 +96,7 @@ def _keep_last(job: link.JobLink) -> None:
     )
 
 
-def _taken_up(state: State, job: link.JobLink) -> tuple[Any, bool] | None:
+def _taken_up(state: object, commits: StateCommits, job: link.JobLink) -> tuple[Any, bool] | None:
     """Return the value that the present training returned or raised, and True if raised; restore its final state.
 
     None: the training is not over, or was not kept.
@@ -107,22 +106,23 @@ def _taken_up(state: State, job: link.JobLink) -> tuple[Any, bool] | None:
         return None
     try:
         begin = _LENGTH.size + _LENGTH.unpack_from(kept)[0]
-        outcome = _loads(kept[_LENGTH.size : begin], state)  # by rank 0 of this job, in its private folder
+        # by rank 0 of this job, in its private folder
+        outcome = _loads(kept[_LENGTH.size : begin], {"": state, **commits.objects()})
     except Exception as problem:  # some pickles can be written but not read
         sys.stderr.write(f"note: what training {job.training} of this cell has given can't be read ({problem})\n")
         return None
-    state.end_as(kept[begin:])
+    commits.end_as(kept[begin:])
     if in_job()[0] == 0:
         sys.stderr.write(f"note: training {job.training} of this cell was finished before: its result is taken up\n")
     return outcome
 
 
-def _dumps(outcome: tuple[Any, bool], state: State) -> bytes:
+def _dumps(outcome: tuple[Any, bool], objects: dict[str, Any]) -> bytes:
     """Return a pickle with names for the state and its objects: a cell that is run again has made them already.
 
     The cell's classes are named too: else it could not catch an exception of theirs.
     """
-    names = {id(value): name for name, value in state.objects().items()}
+    names = {id(value): name for name, value in objects.items()}
     cell = sys.modules["__main__"]
 
     class Pickler(code_by_value.Pickler):
@@ -138,10 +138,10 @@ def _dumps(outcome: tuple[Any, bool], state: State) -> bytes:
     return file.getvalue()
 
 
-def _loads(outcome: memoryview, state: State) -> tuple[Any, bool]:
+def _loads(outcome: memoryview, objects: dict[str, Any]) -> tuple[Any, bool]:
     class Unpickler(pickle.Unpickler):
         def persistent_load(self, name: str) -> Any:
-            return state.objects()[name]
+            return objects[name]
 
     value, raised = Unpickler(io.BytesIO(outcome)).load()
     return value, raised

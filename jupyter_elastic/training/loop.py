@@ -165,7 +165,7 @@ def _rebalanced(shard: LocalShard, steps: int) -> bool:
         return False
     assert pace.speeds is not None
     epochs = 1 if context.epochs is None else context.epochs - int(state.epoch)
-    moved = exchange.rebalance(shard, group, pace.speeds, epochs, state.wanted, pace.overhead_s * steps)
+    moved = exchange.rebalance(shard, group, pace.speeds, epochs, context.change_wanted, pace.overhead_s * steps)
     if not moved:
         pace.begin()
     return moved

@@ -15,7 +15,7 @@ from types import ModuleType
 
 _FOLDER = "jupyter_elastic.training"
 _FRAMEWORKS = (
-    *("accelerate", "device_memory", "keras", "keras_fit", "keras_gradients", "lightning"),
+    *("accelerate", "device_memory", "independent", "keras", "keras_fit", "keras_gradients", "lightning", "logical"),
     *("parameter_servers", "samplers", "sharded", "tensorflow", "torch", "tracked"),
 )
 _UNEQUAL = ("exchange", "local_shards", "samples")

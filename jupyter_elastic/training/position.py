@@ -1,7 +1,6 @@
 """Keeps the place of a training in its data: epoch, pass over the data, batch of the pass, samples.
 
-Knows the loops over epochs and batches, and the present micro-batch; must not know the state's objects, nor how a
-commit is kept.
+Knows the loops over epochs and batches, and the present micro-batch; must not know how a commit is kept.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ import sys
 import weakref
 from collections.abc import Iterator
 
-from jupyter_elastic.training import logical
 from jupyter_elastic.training.context import WARM_STEP, ElasticState, StepWarmedUp, context
 from jupyter_elastic.training.data import MicroBatch
-from jupyter_elastic.training.frameworks.imported import frameworks, torch_support
+from jupyter_elastic.training.frameworks import imported
+from jupyter_elastic.training.frameworks.tracked import Tracked
 from jupyter_elastic.training.pace import pace
 from jupyter_elastic.training.ranks import warm_up
 
@@ -23,14 +22,16 @@ class Position:
 
     Args:
         state: The state whose place this is. Referred to weakly: its models are freed as soon as the cell drops it.
+        parts: The frameworks' objects of the state, which trainings with logical workers watch.
         logical_workers: Number of logical workers that share each batch; None: as many as there are workers.
     """
 
     own = True
     """True if a loop over batches is at this place: its turns are counted, and the group is asked in them."""
 
-    def __init__(self, state: ElasticState, logical_workers: int | None) -> None:
+    def __init__(self, state: ElasticState, parts: dict[str, Tracked], logical_workers: int | None) -> None:
         self.epoch = 0
+        self._parts = parts
         self.logical_workers = logical_workers
         self._state = weakref.ref(state)
         self._pass = self._done = self._step = self._samples = self._in_epoch = 0
@@ -51,17 +52,17 @@ class Position:
     @property
     def step(self) -> int:
         """Optimizer steps taken since the training began, over all epochs and attempts."""
-        return self._step + self._in_flight()
+        return self._step + self._in_flight()[0]
 
     @property
     def samples(self) -> int:
         """Samples trained since the training began, over all workers."""
-        return self._samples + self._samples_in_flight()
+        return self._samples + self._in_flight()[1]
 
     @property
     def seen(self) -> int:
         """Samples trained in the present epoch."""
-        return self._in_epoch + self._samples_in_flight()
+        return self._in_epoch + self._in_flight()[1]
 
     @property
     def in_epochs(self) -> bool:
@@ -73,20 +74,18 @@ class Position:
         """True within a loop over batches."""
         return self._iteration is not None
 
-    def _in_flight(self) -> int:
-        """Return 1 if the present batch is trained already although its turn of the loop isn't over, else 0."""
+    def _in_flight(self) -> tuple[int, int]:
+        """Return the steps, 0 or 1, and samples of a batch that is trained although its turn of the loop isn't over."""
         if context.micro_batch is None or context.state is not self._state():
-            return 0
-        return int(context.trained if context.reducers else context.micro_batch.last)
-
-    def _samples_in_flight(self) -> int:
-        return 0 if context.micro_batch is None else self._in_flight() * context.micro_batch.batch
+            return 0, 0
+        trained = context.trained if context.reducers else context.micro_batch.last
+        return int(trained), trained * context.micro_batch.batch
 
     def _next(self) -> tuple[int, int, int]:
         """Return the position from which a training has to go on: epoch, pass over the data, batches done in it."""
         if self._in_epochs is not None and self._iteration is None and self._calls > 0 and self._calls >= self._pass:
             return self.epoch + 1, 0, 0
-        if self._in_flight():
+        if self._in_flight()[0]:
             return self.epoch, self._pass, self._done + 1
         return self.epoch, self._pass, self._done if self._iteration is None else self._stepped
 
@@ -113,7 +112,7 @@ class Position:
     def seed(self, seed: int, step: int, worker: int) -> None:
         """Seed a logical worker's random numbers for this step; worker 0 stands for the code between steps."""
         if self.logical_workers:
-            logical.seed((seed, int(self.epoch), self._calls, step, worker), frameworks())
+            imported.seed((seed, int(self.epoch), self._calls, step, worker))
 
     def _place(self, epoch: int, passes: int, done: int) -> None:
         if epoch != self.epoch:
@@ -162,7 +161,7 @@ class Position:
                 state.check_host_updates()
         context.begin_step()
         if self.logical_workers and step == start:  # PyTorch's parts report a step that they can't reproduce
-            torch_support().watch(state.objects().values())
+            imported.torch_support().watch(part.value for part in self._parts.values())
 
     def take(self, micro_batch: MicroBatch) -> None:
         """Have this micro-batch be computed now."""
@@ -181,7 +180,7 @@ class Position:
         if self._in_epochs is not None:  # a pass in which no optimizer steps is an evaluation
             context.passes[-1] = 0 if self._idle else count
         self._unproven += samples
-        if stepped or (self._idle and not any(getattr(f, "accumulates", bool)() for f in frameworks())):
+        if stepped or (self._idle and not any(getattr(f, "accumulates", bool)() for f in imported.frameworks())):
             self._stepped = done
         if stepped:
             self._step += 1

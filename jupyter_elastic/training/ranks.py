@@ -95,6 +95,17 @@ def collective(call: Callable[[], _Result]) -> _Result:
         context.interrupt(lost)
 
 
+def change_agreed(group: Group) -> bool:
+    """Return True if the group is to change: its members ask each other once a step."""
+    if context.change is None:
+        wanted = context.change_wanted()
+        if group.size() > 1:
+            flag = np.array([float(wanted)])
+            wanted = bool(collective(lambda: group.total(flag))[0])
+        context.change = wanted
+    return context.change
+
+
 def translated(call: Callable[[], _Result]) -> _Result:
     """Call, and raise `PeerLost` for any error that means a lost member."""
     found = groups()

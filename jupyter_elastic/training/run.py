@@ -28,7 +28,7 @@ from jupyter_elastic.training.group import Group, MembershipChanged, Overtaken, 
 from jupyter_elastic.training.pace import pace
 from jupyter_elastic.training.ranks import choose, translated, warm_up
 from jupyter_elastic.training.report import reporter
-from jupyter_elastic.training.state import State
+from jupyter_elastic.training.state import State, commits_of
 from jupyter_elastic.types.errors import BadRequest
 
 _Result = TypeVar("_Result")
@@ -64,11 +64,11 @@ def run(function: Callable[..., _Result]) -> Callable[..., _Result]:
             )
         code = getattr(function, "__code__", None)
         context.workload = "" if code is None else workload(code).hexdigest()
-        group = choose(state.framework)
+        group = choose(commits_of(state).framework)
         how = _run_alone if isinstance(group, SingleProcess) else _run_elastic
         if context.state is not None:  # a part of an outer training
             return how(function, group, state, args, kwargs)
-        return ended_trainings.once(state, group, lambda: how(function, group, state, args, kwargs))
+        return ended_trainings.once(state, commits_of(state), group, lambda: how(function, group, state, args, kwargs))
 
     wrapper.elastic = True  # type: ignore[attr-defined]
     return wrapper
@@ -78,18 +78,18 @@ def _run_alone(
     function: Callable[..., _Result], group: Group, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> _Result:
     with _training(state, group):
-        state.require_logical()
-        state.sync()
+        commits_of(state).sync()
         return function(state, *args, **kwargs)
 
 
 def _run_elastic(
     function: Callable[..., _Result], group: Group, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> _Result:
+    commits = commits_of(state)
     translated(group.join)
     if group.provisional and uses_batches(function.__code__):
         warm_up_step(function, group, state, args, kwargs)
-    if state.framework is not None and not (state.sharded or context.reducers or context.averaging):
+    if commits.framework is not None and not (state.sharded or context.reducers or context.averaging):
         warnings.warn(
             "no optimizer is in training.State or was given to training.prepare: the workers' gradients are not added "
             "up, unless this cell does it itself (hvd.DistributedOptimizer, hvd.DistributedGradientTape)",
@@ -98,15 +98,14 @@ def _run_elastic(
 
     def attempt() -> _Result:
         pace.new_group()
-        state.require_logical()
-        state.sync()
+        commits.sync()
         group.synced()
         result = function(state, *args, **kwargs)
         context.require_group()
         return result
 
     with _training(state, group):
-        state.begin()
+        commits.begin()
         translated(group.enter)
         if group.provisional:
             raise Overtaken
@@ -119,18 +118,18 @@ def _run_elastic(
                 group.lost()
                 lost = True
             except MembershipChanged:
-                state.on_leave()
+                commits.leave()
             else:
                 if link.current is not None and group.size() > 1:
                     link.current.leave()
                 return result
             reporter.new_group()
-            state.drop()
+            commits.drop()
             if lost:
-                state.restore()
+                commits.restore()
             group.leave()
             translated(group.join)
-            state.on_reset()
+            commits.reset()
 
 
 @contextlib.contextmanager
@@ -167,12 +166,13 @@ def warm_up_step(
     that the function appends to has one value more on that worker. An error here would be one in the group, and so
     keeps this worker out of it, unless a library's own collective fails, which has no other members here.
     """
-    before = state.encoded()
+    commits = commits_of(state)
+    before = commits.encoded()
     generators = _generators()
     try:
         with context.training(state, group, warming_up=True), contextlib.redirect_stdout(io.StringIO()):
             warm_up()
-            state.build()
+            commits.build()
             function(state, *args, **kwargs)
     except StepWarmedUp:
         pass
@@ -183,9 +183,9 @@ def warm_up_step(
             raise
         sys.stderr.write(f"(the private first step ended early: {type(problem).__name__}: {problem})\n")
     finally:
-        state.drop()
-        state.on_reset()
-        state.decode(before)
+        commits.drop()
+        commits.reset()
+        commits.decode(before)
         for put_back, drawn in generators:
             put_back(drawn)
         reporter.forget()

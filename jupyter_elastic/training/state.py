@@ -1,7 +1,8 @@
 """The state of a training, the same on all workers, kept beyond them: models, optimizers, values, as attributes.
 
-Its position in the data is a `Position`, its bytes are made and kept by `StateCommits`. Knows when to commit and when
-to regroup; must not know a framework: frameworks' objects are `Tracked`, which their own modules make.
+Its position in the data is a `Position`, its bytes are made and kept by `StateCommits`: `position_of` and `commits_of`
+give both to the rest of `training`. Knows when to commit and when to regroup; must not know a framework: frameworks'
+objects are `Tracked`, which their own modules make.
 """
 
 from __future__ import annotations
@@ -9,18 +10,16 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from jupyter_elastic.training import commit_blob, link
 from jupyter_elastic.training.context import StepWarmedUp, context
 from jupyter_elastic.training.frameworks import imported
 from jupyter_elastic.training.frameworks.tracked import Tracked
-from jupyter_elastic.training.group import MembershipChanged
 from jupyter_elastic.training.position import NOWHERE, NoPosition, Position
-from jupyter_elastic.training.ranks import collective
-from jupyter_elastic.training.state_commits import StateCommits, owns_commits
+from jupyter_elastic.training.ranks import change_agreed
+from jupyter_elastic.training.state_commits import StateCommits
 from jupyter_elastic.types import LOGICAL_WORKERS, MAX_WORKERS
 from jupyter_elastic.types.errors import BadRequest
 
@@ -58,7 +57,7 @@ class State:
         self._factory = None if factory is None else _made_anew(factory, logical)
         self._values: dict[str, Any] = {"history": []}
         self._parts: dict[str, Tracked] = {}
-        self._position = Position(self, logical)
+        self._position = Position(self, self._parts, logical)
         reserved = functools.partial(hasattr, type(self))
         self._commits = StateCommits(self._values, self._parts, self._position, self._factory, reserved)
         for name, value in values.items():
@@ -131,20 +130,6 @@ class State:
         return self._position.logical_workers
 
     @property
-    def framework(self) -> str | None:
-        """`torch`, `tensorflow`, or None for plain values only."""
-        if self._factory is not None:
-            return "torch"
-        names = {part.framework for part in self._parts.values()} - {None}
-        if len(names) > 1:
-            both = " and ".join(sorted(map(str, names)))
-            raise BadRequest(
-                f"This training.State holds objects of {both}. A group trains one framework at a time: keep the "
-                "objects of the other one out of the state."
-            )
-        return next(iter(names), None)
-
-    @property
     def sharded(self) -> bool:
         """True if a factory makes the state's objects, sharded over the group."""
         return self._factory is not None
@@ -206,20 +191,13 @@ class State:
         else:
             self._position.committed()
         group = context.group
-        if durable or not context.change or group is None or not group.elastic:  # else `on_leave` keeps the commit
+        if durable or not context.change or group is None or not group.elastic:  # else `leave` keeps the commit
             self._commits.save(durable=durable)
         self.check_host_updates(saved=True)
 
     def save(self) -> None:
         """Keep everything as it is now, without letting workers come or go."""
         self._commits.save(durable=False)
-
-    def begin(self) -> None:
-        """Keep a first commit, for a group that breaks before the first `commit`.
-
-        A state that is trained again may have changed since its last commit, and other members take it from here.
-        """
-        self._commits.begin()
 
     def restore(self) -> None:
         """Go back to the last commit.
@@ -229,105 +207,28 @@ class State:
         """
         self._commits.restore()
 
-    def on_leave(self) -> None:
-        """Prepare for a planned change: if all members die in it, the job goes on from here."""
-        self._position.drop_loops()
-        self._commits.leave()
-
-    def sync(self) -> None:
-        """Make the members' states one; a job that begins anew takes up this training's last commit here.
-
-        In a planned change, members keep their models and optimizers, and only joining workers take rank 0's. If one
-        member went back to a commit, a step may have been taken by some of them only: all take rank 0's commit.
-        """
-        self._commits.sync()
-
-    def build(self, seed: int = 0) -> None:
-        """Have the factory, if there is one, make the objects for the present group."""
-        self._commits.build(seed)
-
-    def drop(self) -> None:
-        """Drop the objects that the factory has made for a group that is over."""
-        self._commits.drop()
-
-    def require_logical(self) -> None:
-        """Refuse a state that can't be the same for every number of processes."""
-        logical = self.logical_workers
-        if not logical:
-            return
-        if self.framework != "torch":
-            raise BadRequest(
-                f"logical_workers={logical} is for PyTorch: put the model and its optimizer of torch.optim into "
-                "training.State. For Keras and TensorFlow leave logical_workers (`--logical`) out."
-            )
-        if context.size > logical:
-            raise BadRequest(
-                f"{context.size} processes can't be {logical} logical workers: ask for `--gpus 1:{logical}`"
-                " at most, or for more logical workers. The last commit is kept."
-            )
-        imported.torch_support().require_logical(part.value for part in self._parts.values())
-
-    def end_as(self, blob: commit_blob.Bytes) -> None:
-        """Take the state at the end of a training in which this worker has not taken part."""
-        self._commits.end_as(blob)
-
-    def objects(self) -> dict[str, Any]:
-        """Return models, optimizers and schedulers by their names, and the state itself under an empty name."""
-        return {"": self, **{name: part.value for name, part in self._parts.items()}}
-
-    def encoded(self) -> bytes:
-        """Return everything, as one blob."""
-        return self._commits.encoded()
-
-    def pieces(self) -> list[commit_blob.Bytes]:
-        """Return everything, in the pieces of one blob, which are the memory of the objects themselves."""
-        return self._commits.pieces()
-
-    def decode(self, blob: commit_blob.Bytes) -> None:
-        """Restore everything from `blob`."""
-        self._commits.decode(blob)
-
     # --- the rendezvous -----------------------------------------------------------------------------------------------
-
-    def on_reset(self) -> None:
-        """Prepare for another generation, before the states are made the same."""
-        for part in self._parts.values():
-            part.reset()
-        self._position.drop_loops()
-        context.begin_step()
-        if owns_commits(context.group):
-            self._position.report_lost_epoch()
-
-    def wanted(self) -> bool:
-        """Return True if this worker knows of a change; the group has to agree on it before any member leaves."""
-        if link.current is not None and link.current.change_wanted():
-            return True
-        return context.group is not None and context.group.change_wanted()
 
     def check_host_updates(self, *, saved: bool = False) -> None:
         """Regroup if the group is to change: all members together, in the same step, losing nothing."""
         group = context.group
         if group is None or not group.elastic:
-            if self.wanted() and not saved:
+            if context.change_wanted() and not saved:
                 self._commits.save(durable=True)
             return
-        if context.change is None:
-            wanted = self.wanted()
-            if group.size() > 1:
-                flag = np.array([float(wanted)])
-                wanted = bool(collective(lambda: group.total(flag))[0])
-            context.change = wanted
-        change = context.change
+        change = change_agreed(group)
         if not self._position.looping:
             context.change = None  # without `batches` nothing else tells that the next step has begun
         if change:
-            self._regroup()
+            if self.sharded:
+                self._commits.save(durable=False)
+            self._position.settle()
+            context.regroup()
 
-    def _regroup(self) -> NoReturn:
-        if self._factory is not None:
-            self._commits.save(durable=False)
-        self._position.settle()
-        context.interrupt(MembershipChanged())
+
+def commits_of(state: State) -> StateCommits:
+    """Return the commits of a state."""
+    return state._commits
 
 
 def position_of(state: object) -> Position | NoPosition:

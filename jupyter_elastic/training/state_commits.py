@@ -48,6 +48,7 @@ class StateCommits:
     ) -> None:
         self._values, self._parts, self._position = values, parts, position
         self._factory, self._reserved = factory, reserved
+        self.sharded = factory is not None
         self._fresh = True
         """True until the state was made the same as the other members'."""
         self._restored = False
@@ -116,11 +117,58 @@ class StateCommits:
 
     def leave(self) -> None:
         """Prepare for a planned change: if all members die in it, the job goes on from here."""
+        self._position.drop_loops()
         if self._factory is not None:
             return  # all members have kept their shards together
         self.saved, self._left = None, True
         if owns_commits(context.group):
             self.save(durable=False)
+
+    def reset(self) -> None:
+        """Prepare for another generation, before the states are made the same."""
+        for part in self._parts.values():
+            part.reset()
+        self._position.drop_loops()
+        context.begin_step()
+        if owns_commits(context.group):
+            self._position.report_lost_epoch()
+
+    # --- the objects --------------------------------------------------------------------------------------------------
+
+    @property
+    def framework(self) -> str | None:
+        """The framework of the state's objects: `torch`, `tensorflow`, ...; None for plain values only."""
+        if self._factory is not None:
+            return "torch"
+        names = {part.framework for part in self._parts.values()} - {None}
+        if len(names) > 1:
+            both = " and ".join(sorted(map(str, names)))
+            raise BadRequest(
+                f"This training.State holds objects of {both}. A group trains one framework at a time: keep the "
+                "objects of the other one out of the state."
+            )
+        return next(iter(names), None)
+
+    def objects(self) -> dict[str, Any]:
+        """Return models, optimizers and schedulers by their names."""
+        return {name: part.value for name, part in self._parts.items()}
+
+    def require_logical(self) -> None:
+        """Refuse a state that can't be the same for every number of processes."""
+        logical = self._position.logical_workers
+        if not logical:
+            return
+        if self.framework != "torch":
+            raise BadRequest(
+                f"logical_workers={logical} is for PyTorch: put the model and its optimizer of torch.optim into "
+                "training.State. For Keras and TensorFlow leave logical_workers (`--logical`) out."
+            )
+        if context.size > logical:
+            raise BadRequest(
+                f"{context.size} processes can't be {logical} logical workers: ask for `--gpus 1:{logical}`"
+                " at most, or for more logical workers. The last commit is kept."
+            )
+        torch_support().require_logical(self.objects().values())
 
     # --- one state for all members ------------------------------------------------------------------------------------
 
@@ -130,6 +178,7 @@ class StateCommits:
         In a planned change, members keep their models and optimizers, and only joining workers take rank 0's. If one
         member went back to a commit, a step may have been taken by some of them only: all take rank 0's commit.
         """
+        self.require_logical()
         if self._factory is None:
             self._send(context.group)
         else:

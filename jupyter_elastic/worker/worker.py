@@ -31,9 +31,9 @@ from jupyter_elastic.jobfiles.payload import Payload, read_payload
 from jupyter_elastic.platform import private_files, processes
 from jupyter_elastic.platform.imports import after_import
 from jupyter_elastic.protocol import worker_messages as messages
-from jupyter_elastic.training import independent, splits
 from jupyter_elastic.training import link as training_session
-from jupyter_elastic.training.frameworks import accelerate, keras_guards, lightning, samplers
+from jupyter_elastic.training import splits
+from jupyter_elastic.training.frameworks import accelerate, independent, keras_guards, lightning, samplers
 from jupyter_elastic.worker import (
     display,
     failure_reports,

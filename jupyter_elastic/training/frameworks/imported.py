@@ -6,8 +6,12 @@ Knows frameworks by their names; must not import a framework that the cell has n
 from __future__ import annotations
 
 import importlib
+import random
 import sys
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from jupyter_elastic.training.frameworks.tracked import Tracked
 from jupyter_elastic.types.errors import BadRequest
@@ -24,6 +28,16 @@ def frameworks() -> list[Any]:
         for name, modules in _FRAMEWORKS.items()
         if any(module in sys.modules for module in modules)
     ]
+
+
+def seed(place: Sequence[int]) -> None:
+    """Seed every generator by a position in the training: (seed, epoch, pass, step, logical worker)."""
+    number = int(np.random.SeedSequence(place).generate_state(1)[0])
+    random.seed(number)
+    np.random.seed(number)  # noqa: NPY002  the legacy generator is the one that cells draw from
+    for framework in frameworks():
+        if hasattr(framework, "seed"):
+            framework.seed(number)
 
 
 def torch_support() -> Any:

@@ -102,7 +102,7 @@ class KerasReducer:
     def _add_up(self, gradients: list[Any]) -> list[Any]:
         change = False
         if context.group is not None and context.state is not None:
-            change = context.state.wanted()
+            change = context.change_wanted()
             self._steps += 1
             if context.adds_up(self._steps):
                 context.collective()

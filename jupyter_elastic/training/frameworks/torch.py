@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from jupyter_elastic.training.context import context
+from jupyter_elastic.training.frameworks.logical import TreeSum
 from jupyter_elastic.training.frameworks.tracked import Tracked
 from jupyter_elastic.training.group import Array
-from jupyter_elastic.training.logical import TreeSum
 from jupyter_elastic.training.pace import pace
 from jupyter_elastic.training.ranks import collective, groups
 from jupyter_elastic.types.errors import BadRequest, EngineError
@@ -100,7 +100,7 @@ class Reducer:
         self._weigh(parameters)
         change = False
         if context.group is not None and context.state is not None:
-            change = context.state.wanted()
+            change = context.change_wanted()
             self.steps += 1
             if context.adds_up(self.steps):
                 change = self._add_up(parameters, change=change)
@@ -117,7 +117,7 @@ class Reducer:
         _require_same_buffers()
         change = False
         if taken.last:
-            change = context.state is not None and context.state.wanted()
+            change = context.state is not None and context.change_wanted()
             self.steps += 1
         if self.tree is None:
             self.tree = TreeSum(workers, context.rank, context.size)

@@ -148,7 +148,7 @@ assert jax.process_index() == rank
 ALL_OF_THEM = """
 import contextlib, io, torch
 import torch.distributed as dist
-from jupyter_elastic.training import independent
+from jupyter_elastic.training.frameworks import independent
 said = {}
 for number, (name, source) in enumerate(CASES.items()):
     # A store for each: a group at the port of the one before may meet that one's store as it ends.

@@ -38,7 +38,7 @@ def train(state):
             if not context.warming_up and os.path.exists(f"{FOLDER}/waits"):
                 note(rank=training.rank(), size=training.size(), step=state.step, turn=turn)
                 if turn % 3 == 1 and state.step == (0 if training.size() == 1 else 4):
-                    while not (os.path.exists(f"{FOLDER}/lost") if training.size() > 1 else state.wanted()):
+                    while not (os.path.exists(f"{FOLDER}/lost") if training.size() > 1 else context.change_wanted()):
                         time.sleep(0.01)
             state.commit()
         state.commit()

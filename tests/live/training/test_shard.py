@@ -141,7 +141,7 @@ def happens(fault):
 
 def wait_for_change():
     end = time.monotonic() + 200
-    while not state.wanted() and time.monotonic() < end:
+    while not context.change_wanted() and time.monotonic() < end:
         time.sleep(0.005)
 
 take_in, one_round = local_shards.LocalShard.unpack, exchange._round

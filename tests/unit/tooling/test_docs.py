@@ -24,11 +24,8 @@ ROOT = Path(__file__).resolve().parents[3]
 CELLS, POOL, TRAINING = (ROOT / "docs" / f"{name}.md" for name in ("cells", "running-a-pool", "training"))
 OF_A_STATE = {"epoch", "epochs", "step", "samples", "seen", "log", "history", "commit", "save", "restore"}
 """What a cell uses of a `training.State`."""
-CALLED_BY_OTHERS = {
-    "begin", "build", "check_host_updates", "decode", "drop", "encoded", "end_as", "framework", "logical_workers",
-    "objects", "on_leave", "on_reset", "passed", "pieces", "require_logical", "sharded", "sync", "wanted",
-}  # fmt: skip
-"""What Horovod's elastic loop and the rest of `training` use of it."""
+CALLED_BY_OTHERS = {"check_host_updates", "logical_workers", "passed", "sharded"}
+"""What the rest of `training` uses of it."""
 
 
 def options(parser: argparse.ArgumentParser) -> list[str]:

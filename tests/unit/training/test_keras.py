@@ -7,7 +7,7 @@ tf = pytest.importorskip("tensorflow")
 keras_3 = pytest.importorskip("keras")
 
 from jupyter_elastic import training
-from jupyter_elastic.training.state import State
+from jupyter_elastic.training.state import State, commits_of
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 rng = np.random.default_rng(2)
@@ -47,7 +47,7 @@ def trained(keras, micro_batch=None):
     state = State(model=model, optimizer=optimizer)
     weights = train(state)
     assert state.step == 8
-    assert state.framework == "tensorflow"
+    assert commits_of(state).framework == "tensorflow"
     return weights, losses, step
 
 
@@ -147,7 +147,7 @@ def test_a_commit_of_another_model_is_refused(keras):
     state = State(model=make(keras)[0])
     other = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3)])
     with pytest.raises(EngineError, match="4 in the commit"):
-        State(model=other).decode(state.encoded())
+        commits_of(State(model=other)).decode(commits_of(state).encoded())
 
 
 def test_a_step_outside_of_run_is_refused_in_a_job(memory, keras):

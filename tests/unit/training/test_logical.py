@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 from jupyter_elastic import training
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.data import logical_batches
-from jupyter_elastic.training.logical import TreeSum
-from jupyter_elastic.training.state import State
+from jupyter_elastic.training.frameworks.logical import TreeSum
+from jupyter_elastic.training.state import State, commits_of
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 
@@ -195,18 +195,18 @@ def test_more_processes_than_logical_workers_are_refused(group, monkeypatch):
     state = State(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), logical_workers=2)
     monkeypatch.setattr(group, "size", lambda: 3)
     with pytest.raises(BadRequest, match=r"3 processes can't be 2 logical workers: ask for `--gpus 1:2`"):
-        state.require_logical()
+        commits_of(state).require_logical()
 
 
 def test_a_changed_number_on_resume_is_refused():
     def state(workers):
         return State(model=torch.nn.Linear(1, 1), logical_workers=workers)
 
-    blob = state(2).encoded()
-    state(2).decode(blob)
+    blob = commits_of(state(2)).encoded()
+    commits_of(state(2)).decode(blob)
     for other in (4, None):
         with pytest.raises(BadRequest, match=f"made with logical_workers=2, and the training.State here has {other}"):
-            state(other).decode(blob)
+            commits_of(state(other)).decode(blob)
 
 
 def test_the_number_of_threads_goes_with_the_commit():
@@ -214,9 +214,9 @@ def test_the_number_of_threads_goes_with_the_commit():
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        blob = state.encoded()
+        blob = commits_of(state).encoded()
         torch.set_num_threads(1)
-        state.decode(blob)
+        commits_of(state).decode(blob)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -239,9 +239,9 @@ def test_a_commit_within_a_batch_waits_for_its_end():
     kept = []
 
     def at(state):
-        before = state._commits.saved
+        before = commits_of(state).saved
         state.commit()
-        kept.append(state._commits.saved is not before)
+        kept.append(commits_of(state).saved is not before)
         assert kept[-1] == context.last_micro_batch
 
     trained(at=at)

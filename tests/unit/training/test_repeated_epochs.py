@@ -10,7 +10,7 @@ from jupyter_elastic import training
 from jupyter_elastic.training import splits
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import SingleProcess
-from jupyter_elastic.training.state import State
+from jupyter_elastic.training.state import State, commits_of
 from jupyter_elastic.types.errors import BadRequest
 
 
@@ -66,7 +66,7 @@ def test_after_a_death_the_next_attempt_knows_that_the_epoch_is_done(memory, gro
         break
     context.state = again = State()
     memory.training = 0
-    again.sync()
+    commits_of(again).sync()
     assert again.epoch == 1
 
 

@@ -12,6 +12,7 @@ from jupyter_elastic.training import State, batches, link, wrap
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import SingleProcess
 from jupyter_elastic.training.run import run
+from jupyter_elastic.training.state import commits_of
 from jupyter_elastic.types.errors import BadRequest
 from tests.unit.training.conftest import MemorySession, OneGroups
 
@@ -125,7 +126,7 @@ def test_a_group_that_is_over_is_let_go(job):
     state = State(factory=make)
     nothing(state)
     group = weakref.ref(dist.group.WORLD)
-    state.drop()
+    commits_of(state).drop()
     dist.destroy_process_group()
     gc.collect()
     assert group() is None

@@ -12,6 +12,7 @@ import pytest
 
 from jupyter_elastic.training import share
 from jupyter_elastic.training.share import names as shared
+from jupyter_elastic.training.state import commits_of
 from jupyter_elastic.types.errors import BadRequest
 from jupyter_elastic.worker import hand_over
 
@@ -63,7 +64,7 @@ def test_a_newcomer_has_what_was_named_and_functions_that_read_its_own_names(
     there["rank"] = 5
     assert there["helper"](1) == 8
     assert there["state"].count == 7
-    assert there["state"]._commits._fresh
+    assert commits_of(there["state"])._fresh
     assert there["train"](there["state"]) == 8  # decorated by the newcomer's own training.run
     there["made"] = there["Scale"].__new__(there["Scale"])
     there["made"].value = 0

@@ -8,7 +8,7 @@ from jupyter_elastic.training import link
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import MembershipChanged, PeerLost
 from jupyter_elastic.training.report import report, reporter
-from jupyter_elastic.training.state import State
+from jupyter_elastic.training.state import State, commits_of
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 
@@ -64,10 +64,10 @@ def test_a_commit_outlives_the_process(memory, group):
     first.commit(durable=True)
     assert memory.durable == [True]
     context.state = again = State(history=[])
-    again.sync()
+    commits_of(again).sync()
     assert again.history == [1, 2]
     again.history.append(3)
-    again.sync()  # only a state that was never in a group takes up the old commit
+    commits_of(again).sync()  # only a state that was never in a group takes up the old commit
     assert again.history == [1, 2, 3]
 
 
@@ -149,8 +149,8 @@ def test_a_planned_change_in_any_step_changes_nothing(memory, group, when):
             train(state, 3, at=wish, seen=seen)
         except MembershipChanged:
             memory.change = False
-            state.on_reset()
-            state.sync()
+            commits_of(state).reset()
+            commits_of(state).sync()
         else:
             break
     assert seen == expected
@@ -164,7 +164,7 @@ def test_a_planned_change_in_any_step_changes_nothing(memory, group, when):
 def test_a_rollback_repeats_what_came_after_the_commit_and_nothing_else(group, when, every):
     expected, seen, committed = whole_run(3), [], [0]
     context.state = state = State(ended=[])
-    state.sync()
+    commits_of(state).sync()
 
     class MemberLost(Exception):
         pass
@@ -187,8 +187,8 @@ def test_a_rollback_repeats_what_came_after_the_commit_and_nothing_else(group, w
             # train() commits at the end of an epoch as well
             last = max(committed[0], 3 * before, 3 * len(state.ended))
             state.restore()
-            state.on_reset()
-            state.sync()
+            commits_of(state).reset()
+            commits_of(state).sync()
             return last
         return None
 
@@ -206,7 +206,7 @@ def test_a_commit_at_an_epochs_end_means_that_it_is_done(memory, group):
     context.state = state = State(ended=[])
     train(state, 1, seen=seen)
     context.state = again = State(ended=[])
-    again.sync()
+    commits_of(again).sync()
     assert again.epoch == 1
     train(again, 1, seen=seen)
     assert again.ended == [0]
@@ -229,7 +229,7 @@ def test_a_second_pass_in_an_epoch_is_found_again(memory, group):
         loop(state)
     assert len(seen) == 9
     memory.change = False
-    state.on_reset()
+    commits_of(state).reset()
     loop(state)
     for epoch in (0, 1):
         assert [kind for kind, e, _ in seen if e == epoch] == ["train"] * 3 + ["check"] * 2
@@ -321,5 +321,5 @@ def test_what_is_logged_survives_as_the_rest_of_the_state_does(memory, group):
     assert state.history == expected
     assert type(state.history[0]["loss"]) is float
     context.state = again = State()
-    again.sync()
+    commits_of(again).sync()
     assert again.history == expected

@@ -8,7 +8,7 @@ from jupyter_elastic import training
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.frameworks.torch import pack, unpack
 from jupyter_elastic.training.group import SingleProcess
-from jupyter_elastic.training.state import State
+from jupyter_elastic.training.state import State, commits_of
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 X = torch.randn(50, 4, generator=torch.Generator().manual_seed(1))
@@ -95,14 +95,14 @@ def test_a_commit_travels_into_an_optimizer_that_never_stepped():
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.Adam(model.parameters())
     state = State(model=model, optimizer=optimizer)
-    blob = state.encoded()
+    blob = commits_of(state).encoded()
     context.group = SingleProcess()
     model(X).mean().backward()
     optimizer.step()
     assert optimizer.state_dict()["state"]
-    state.decode(blob)
+    commits_of(state).decode(blob)
     assert optimizer.state_dict()["state"] == {}
-    assert State(model=torch.nn.Linear(4, 1)).framework == "torch"
+    assert commits_of(State(model=torch.nn.Linear(4, 1))).framework == "torch"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16", "int64", "bool"])
@@ -171,7 +171,7 @@ def test_two_frameworks_in_one_state_are_refused():
     state = State(model=torch.nn.Linear(1, 1))
     state._parts["other"] = Other()
     with pytest.raises(BadRequest, match=r"tensorflow and torch"):
-        _ = state.framework
+        _ = commits_of(state).framework
 
 
 def test_lazy_layers_are_refused_until_they_have_parameters():
@@ -179,7 +179,7 @@ def test_lazy_layers_are_refused_until_they_have_parameters():
     with pytest.raises(BadRequest, match=r"lazy layers.*Call it once with a sample"):
         State(model=model)
     model(X)
-    assert State(model=model).framework == "torch"
+    assert commits_of(State(model=model)).framework == "torch"
 
 
 def test_parameters_that_a_newcomer_does_not_have_are_named():
@@ -193,4 +193,4 @@ def test_parameters_that_a_newcomer_does_not_have_are_named():
     with pytest.raises(
         BadRequest, match=r"A SGD of the state can't take up.*different number of parameter groups.*on every worker"
     ):
-        state(1).decode(state(2).encoded())
+        commits_of(state(1)).decode(commits_of(state(2)).encoded())

@@ -1,17 +1,13 @@
 """Fixed logical workers: results depend on their number alone, however many processes compute them. Pure.
 
 Floating-point sums depend on their order. Here the gradients of N logical workers are added up in the order of one
-binary tree, whose leaves are the logical workers; each process holds some neighbouring ones. The same logical worker
-draws the same random numbers and sees the same samples wherever it is.
+binary tree, whose leaves are the logical workers; each process holds some neighbouring ones.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from jupyter_elastic.training.data import share
 from jupyter_elastic.types.errors import EngineError
@@ -95,13 +91,3 @@ def _added(one: Tensors, other: Tensors) -> Tensors:
     for number, tensor in enumerate(other):
         one[number] += tensor
     return one
-
-
-def seed(place: Sequence[int], frameworks: Sequence[Any]) -> None:
-    """Seed every generator by a position in the training: (seed, epoch, pass, step, logical worker)."""
-    number = int(np.random.SeedSequence(place).generate_state(1)[0])
-    random.seed(number)
-    np.random.seed(number)  # noqa: NPY002  the legacy generator is the one that cells draw from
-    for framework in frameworks:
-        if hasattr(framework, "seed"):
-            framework.seed(number)
