@@ -150,9 +150,8 @@ def batches(
     if train and _context.logical_workers:
         _check_logical(batch_size, micro_batch, _context.logical_workers)
     for framework in _frameworks():
-        if hasattr(framework, "collate_for"):
-            own = framework.collate_for(data.content if isinstance(data, _LocalShard) else data)
-            collate = collate or own
+        own = framework.collate_for(data.content if isinstance(data, _LocalShard) else data)
+        collate = collate or own
     how: dict[str, Any] = {"shuffle": shuffle, "seed": seed, "micro_batch": micro_batch, "collate": collate}
     if isinstance(data, _LocalShard):
         if _context.logical_workers:
@@ -278,8 +277,8 @@ def shard(
 def _local_shard(data: Any, balance: str, name: str | None, storage: int | None, pinned: int) -> _LocalShard:
     _balanced(balance)
     solver = os.environ.get(BALANCE, balance) if balance == "auto" else balance
-    if "tensorflow" in sys.modules:
-        data = importlib.import_module("jupyter_elastic.training.frameworks.tensorflow").indexable(data)
+    for framework in _frameworks():
+        data = framework.indexable(data)
     if hasattr(data, "iloc"):
         raise BadRequest(
             "training.shard(balance=...) moves rows of arrays: pass frame.to_numpy(), or a dict of columns."

@@ -16,13 +16,15 @@ from types import ModuleType
 _FOLDER = "jupyter_elastic.training"
 _FRAMEWORKS = (
     *("accelerate", "device_memory", "independent", "keras", "keras_fit", "keras_gradients", "lightning", "logical"),
-    *("parameter_servers", "samplers", "sharded", "tensorflow", "torch", "tracked"),
+    *("parameter_servers", "samplers", "sharded", "tensorflow", "torch"),
 )
 _UNEQUAL = ("exchange", "local_shards", "samples")
 MOVED = {
     **{f"{_FOLDER}.{name}": f"{_FOLDER}.frameworks.{name}" for name in _FRAMEWORKS},
     **{f"{_FOLDER}.{name}": f"{_FOLDER}.unequal.{name}" for name in _UNEQUAL},
-    **{f"{_FOLDER}.{old}": f"{_FOLDER}.{new}" for old, new in (("ended", "ended_trainings"), ("session", "link"))},
+    f"{_FOLDER}.ended": f"{_FOLDER}.ended_trainings",
+    f"{_FOLDER}.session": f"{_FOLDER}.link",
+    f"{_FOLDER}.tracked": f"{_FOLDER}.frameworks.framework",
 }
 """New dotted name by old one."""
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from jupyter_elastic.training.context import WARM_STEP, ElasticState, StepWarmedUp, context
 from jupyter_elastic.training.data import MicroBatch
 from jupyter_elastic.training.frameworks import imported
-from jupyter_elastic.training.frameworks.tracked import Tracked
+from jupyter_elastic.training.frameworks.framework import Tracked
 from jupyter_elastic.training.pace import pace
 from jupyter_elastic.training.ranks import warm_up
 
@@ -180,7 +180,7 @@ class Position:
         if self._in_epochs is not None:  # a pass in which no optimizer steps is an evaluation
             context.passes[-1] = 0 if self._idle else count
         self._unproven += samples
-        if stepped or (self._idle and not any(getattr(f, "accumulates", bool)() for f in imported.frameworks())):
+        if stepped or (self._idle and not any(f.accumulates() for f in imported.frameworks())):
             self._stepped = done
         if stepped:
             self._step += 1

@@ -213,5 +213,5 @@ def _generators() -> list[tuple[Callable[[Any], None], Any]]:
         (random.setstate, random.getstate()),
         (lambda kept: setattr(legacy._bit_generator, "state", kept), legacy._bit_generator.state),
     ]
-    kept += [(f.set_random_state, f.random_state()) for f in frameworks() if hasattr(f, "random_state")]
+    kept += [(f.set_random_state, f.random_state()) for f in frameworks()]
     return kept

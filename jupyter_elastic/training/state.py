@@ -16,7 +16,7 @@ import numpy as np
 
 from jupyter_elastic.training.context import StepWarmedUp, context
 from jupyter_elastic.training.frameworks import imported
-from jupyter_elastic.training.frameworks.tracked import Tracked
+from jupyter_elastic.training.frameworks.framework import Tracked
 from jupyter_elastic.training.position import NOWHERE, NoPosition, Position
 from jupyter_elastic.training.ranks import change_agreed
 from jupyter_elastic.training.state_commits import StateCommits

@@ -19,8 +19,8 @@ import numpy as np
 
 from jupyter_elastic.training import commit_blob, link
 from jupyter_elastic.training.context import context
+from jupyter_elastic.training.frameworks.framework import Tracked
 from jupyter_elastic.training.frameworks.imported import complete, sharding_support, torch_support
-from jupyter_elastic.training.frameworks.tracked import Tracked
 from jupyter_elastic.training.group import Array, Group, Overtaken, PeerLost
 from jupyter_elastic.training.position import Position
 from jupyter_elastic.training.ranks import collective

@@ -33,7 +33,7 @@ from jupyter_elastic.platform.imports import after_import
 from jupyter_elastic.protocol import worker_messages as messages
 from jupyter_elastic.training import link as training_session
 from jupyter_elastic.training import splits
-from jupyter_elastic.training.frameworks import accelerate, independent, keras_guards, lightning, samplers
+from jupyter_elastic.training.frameworks import accelerate, imported, independent, lightning, samplers
 from jupyter_elastic.worker import (
     display,
     failure_reports,
@@ -223,8 +223,7 @@ class Worker:
             self._plugin.install()
             if self._parking is not None:
                 cast("plugin.StayingPlugin", self._plugin).stay()
-        keras_guards.install()
-        samplers.install()
+        imported.guard()
         if self._size > 1:
             lightning.guard()
             accelerate.guard(cpu=not self._order.visible)

@@ -17,7 +17,6 @@ from jupyter_elastic.engines.torch.driver import Torch
 from jupyter_elastic.testing.engines import EngineTrial
 from jupyter_elastic.types import RunningReported
 
-pytestmark = pytest.mark.xfail(strict=True, reason="frameworks of other packages have no way in")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "write-a-framework.md"
 CELL = """
 import json, time

@@ -7,11 +7,13 @@ Keras 3 on any backend and legacy tf-keras. Imports no framework: `keras_gradien
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jupyter_elastic.training.frameworks import keras_versions
+from jupyter_elastic.training.frameworks import keras_fit, keras_versions
+from jupyter_elastic.training.frameworks.framework import Framework, Tracked
 from jupyter_elastic.training.frameworks.keras_fit import apart, averages, distributed
-from jupyter_elastic.training.frameworks.tracked import Tracked
 from jupyter_elastic.training.group import Array
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
@@ -85,21 +87,6 @@ class _Variables:
             gradients.drop_unfinished(self.value)
 
 
-def tracked(value: Any) -> Tracked | None:
-    """Return the part of a state that a Keras object is, or None."""
-    gradients = _gradients()
-    if gradients is not None and isinstance(value, gradients.TrainStep):
-        raise BadRequest("Keep the train step outside of training.State; its model and optimizer belong into it.")
-    if isinstance(value, keras_versions.kinds("Model")):
-        if not value.built:
-            raise BadRequest(keras_versions.UNBUILT)
-        return _Variables(value, is_model=True)
-    if keras_versions.is_optimizer(value):
-        _prepare(value)
-        return _Variables(value, is_model=False)
-    return None
-
-
 def _prepare(optimizer: Any) -> None:
     if averages(optimizer):
         return
@@ -114,16 +101,37 @@ def _prepare(optimizer: Any) -> None:
     reducer_of(optimizer)
 
 
-def complete(parts: list[Tracked]) -> None:
-    """Build optimizers that have no variables yet with the state's one model."""
-    models = [p.value for p in parts if isinstance(p, _Variables) and p.is_model]
-    if len(models) != 1:
-        return
-    for p in parts:
-        if isinstance(p, _Variables) and not p.is_model:
-            keras_versions.build(p.value, models[0])
-
-
 def _gradients() -> Any:
     """Return our module for TensorFlow's gradients, if it is loaded."""
     return sys.modules.get("jupyter_elastic.training.frameworks.keras_gradients")
+
+
+class Keras(Framework):
+    """Keras 3 on any backend, and legacy tf-keras: models and optimizers."""
+
+    def guard(self, module: ModuleType) -> None:
+        """Join or refuse Keras' `fit`, which would silently train a model on each worker."""
+        keras_fit.put_into(module)
+
+    def tracked(self, value: Any) -> Tracked | None:
+        """Return the part of a state that a Keras object is, or None."""
+        gradients = _gradients()
+        if gradients is not None and isinstance(value, gradients.TrainStep):
+            raise BadRequest("Keep the train step outside of training.State; its model and optimizer belong into it.")
+        if isinstance(value, keras_versions.kinds("Model")):
+            if not value.built:
+                raise BadRequest(keras_versions.UNBUILT)
+            return _Variables(value, is_model=True)
+        if keras_versions.is_optimizer(value):
+            _prepare(value)
+            return _Variables(value, is_model=False)
+        return None
+
+    def complete(self, parts: Sequence[Tracked]) -> None:
+        """Build optimizers that have no variables yet with the state's one model."""
+        models = [p.value for p in parts if isinstance(p, _Variables) and p.is_model]
+        if len(models) != 1:
+            return
+        for p in parts:
+            if isinstance(p, _Variables) and not p.is_model:
+                keras_versions.build(p.value, models[0])

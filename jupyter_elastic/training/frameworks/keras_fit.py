@@ -125,7 +125,7 @@ def _put_in(optimizer: Any, backend: str) -> None:
     own = getattr(optimizer, name)
     dense: Callable[[Any], Any]
     if backend == "torch":
-        from jupyter_elastic.training.frameworks.torch import dense
+        from jupyter_elastic.training.frameworks.torch_gradients import dense
     else:
         from jupyter_elastic.training.frameworks.tensorflow import dense
 

@@ -14,18 +14,18 @@ from typing import Any
 import tensorflow as tf
 
 from jupyter_elastic.training.context import context
+from jupyter_elastic.training.frameworks.gradient_sum import GradientSum
 from jupyter_elastic.training.frameworks.keras_fit import averages
 from jupyter_elastic.training.frameworks.keras_versions import build
 from jupyter_elastic.training.group import Group
 from jupyter_elastic.training.pace import pace
-from jupyter_elastic.training.ranks import groups
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 _steps: weakref.WeakSet[TrainStep] = weakref.WeakSet()
 _reducers: weakref.WeakKeyDictionary[Any, KerasReducer] = weakref.WeakKeyDictionary()
 
 
-class KerasReducer:
+class KerasReducer(GradientSum):
     """Makes an optimizer apply the gradient of the global batch's mean loss, however the batch is shared out.
 
     It stands before the optimizer's own `apply` (`apply_gradients` in legacy Keras). Each rank's gradient counts by its
@@ -33,8 +33,7 @@ class KerasReducer:
     """
 
     def __init__(self, optimizer: Any) -> None:
-        self._kept: list[Any] | None = None
-        self._steps = 0
+        super().__init__()
         self._open = False
         self._optimizer = weakref.ref(optimizer)
         name = "apply" if hasattr(optimizer, "apply") else "apply_gradients"
@@ -54,17 +53,6 @@ class KerasReducer:
             )
 
         setattr(optimizer, name, instead)
-        context.reducers += 1
-
-    def take(self, gradients: list[Any]) -> list[Any] | None:
-        """Take a micro-batch's weighted gradients; return the global ones when it is the batch's last piece."""
-        if self._kept is not None:
-            gradients = [_sum(kept, gradient) for kept, gradient in zip(self._kept, gradients, strict=True)]
-        if not context.last_micro_batch:
-            self._kept = gradients
-            return None
-        self._kept = None
-        return self._add_up(gradients)
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[None]:
@@ -75,16 +63,11 @@ class KerasReducer:
         finally:
             self._open = False
 
-    def reset(self) -> None:
-        """Drop gradients of a step that was never finished."""
-        self._kept = None
-
     def _counts(self) -> bool:
         if averages(self._optimizer()):  # made to average after it was prepared
             return False
+        self.require_training("optimizer")
         if context.group is None:
-            if groups() is not None:
-                raise EngineError(_OUTSIDE.format("optimizer"))
             return False
         if not tf.executing_eagerly() and context.group.elastic:
             raise EngineError(
@@ -96,28 +79,22 @@ class KerasReducer:
         return True
 
     def _apply(self, gradients: list[Any], apply: Callable[[list[Any]], Any]) -> Any:
-        whole = self.take([None if gradient is None else _weighed(gradient) for gradient in gradients])
+        whole = self.take(gradients)
         return None if whole is None else apply(whole)
 
-    def _add_up(self, gradients: list[Any]) -> list[Any]:
-        change = False
-        if context.group is not None and context.state is not None:
-            change = context.change_wanted()
-            self._steps += 1
-            if context.adds_up(self._steps):
-                context.collective()
-                if pace.measures:
-                    tf.test.experimental.sync_devices()
-                with pace.waiting():
-                    gradients, change = _summed(context.group, gradients, change=change)
-        context.stepped(change=change)
-        return gradients
+    def weighed(self, gradient: Any) -> Any:
+        """Return the gradient of a micro-batch's mean loss, weighed by its share of the global batch."""
+        gradient = tf.convert_to_tensor(gradient)
+        return gradient * tf.cast(context.weight, gradient.dtype)
 
-
-_OUTSIDE = (
-    "This {} is made for training.run, and it is used outside of it: the workers would train apart. Put the loop into "
-    "a function under @training.run."
-)
+    def add_up(self, group: Group, gradients: list[Any], flag: float) -> list[Any]:
+        """Return each tensor's sum over the members of the group, and last that of the flag."""
+        context.collective()
+        if pace.measures:
+            tf.test.experimental.sync_devices()
+        with pace.waiting():
+            *sums, flags = group.allreduce([*gradients, tf.constant([flag])], name="elastic")
+        return [*sums, flags.numpy()[0]]
 
 
 def reducer_of(optimizer: Any) -> KerasReducer | None:
@@ -132,15 +109,6 @@ def drop_unfinished(value: Any) -> None:
     for optimizer, reducer in list(_reducers.items()):
         if optimizer is value or any(step.model is value and step.reducer is reducer for step in _steps):
             reducer.reset()
-
-
-def _sum(one: Any, other: Any) -> Any:
-    return other if one is None else one if other is None else one + other
-
-
-def _weighed(gradient: Any) -> Any:
-    gradient = tf.convert_to_tensor(gradient)
-    return gradient * tf.cast(context.weight, gradient.dtype)
 
 
 class TrainStep:
@@ -164,13 +132,12 @@ class TrainStep:
 
     def __call__(self, x: Any, y: Any) -> Any:
         """Train on one micro-batch; return its mean loss."""
-        if context.group is None and groups() is not None:
-            raise EngineError(_OUTSIDE.format("train step"))
+        self.reducer.require_training("train step")
         x, y = _tensors(x), _tensors(y)
         if self._gradients is None:
             self._gradients = tf.function(self._gradients_eagerly, input_signature=(_free(x), _free(y), _SCALAR))
         loss, gradients = self._gradients(x, y, tf.constant(context.weight))
-        whole = self.reducer.take(list(gradients))
+        whole = self.reducer.add(list(gradients))
         if whole is not None:
             with self.reducer.passing():
                 self._apply(whole)
@@ -189,14 +156,6 @@ class TrainStep:
 
 
 _SCALAR = tf.TensorSpec([], tf.float32)
-
-
-def _summed(group: Group, gradients: list[Any], *, change: bool) -> tuple[list[Any], bool]:
-    """Return the sum over the group, where None stays None, and True if any member wants a change."""
-    given = [gradient for gradient in gradients if gradient is not None]
-    *sums, flag = group.allreduce([*given, tf.constant([float(change)])], name="elastic")
-    rest = iter(sums)
-    return [None if gradient is None else next(rest) for gradient in gradients], bool(flag.numpy()[0])
 
 
 def _tensors(value: Any) -> Any:

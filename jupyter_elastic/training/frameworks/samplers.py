@@ -13,17 +13,10 @@ import types
 import weakref
 from typing import Any
 
-from jupyter_elastic.platform.imports import after_import
-
 _made: weakref.WeakSet[Any] = weakref.WeakSet()
 _place = (0, 1)
 """This process's last known rank and the group's size."""
 _said = False
-
-
-def install() -> None:
-    """Track the samplers that this process makes, or is handed over."""
-    after_import("torch.utils.data.distributed", _watch)
 
 
 def handed_over(rank: int, size: int) -> None:
@@ -63,7 +56,8 @@ def _base() -> Any:
     return sys.modules["torch.utils.data.distributed"].DistributedSampler
 
 
-def _watch(module: types.ModuleType) -> None:
+def watch(module: types.ModuleType) -> None:
+    """Track the samplers of `torch.utils.data.distributed` that this process makes, or is handed over."""
     kind = module.DistributedSampler
     make = kind.__init__
 

@@ -23,7 +23,8 @@ from torch.distributed.tensor import DTensor, Placement, empty
 
 from jupyter_elastic.training import link
 from jupyter_elastic.training.context import context
-from jupyter_elastic.training.frameworks.torch import Stateful, is_sharded, mapped
+from jupyter_elastic.training.frameworks.torch import Stateful, mapped
+from jupyter_elastic.training.frameworks.torch_gradients import is_sharded
 from jupyter_elastic.training.group import Group, SingleProcess
 from jupyter_elastic.training.ranks import collective
 from jupyter_elastic.types.errors import BadRequest, EngineError

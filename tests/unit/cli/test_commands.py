@@ -349,6 +349,6 @@ def test_two_commands_of_one_name_are_refused(extra: Path, capsys: pytest.Captur
 def test_a_package_without_its_metadata_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(entry_points, "entry_points", lambda **_: ())
+    monkeypatch.setattr(entry_points, "entry_points", lambda _: ())
     assert main.main(["jobs"]) == 1
     assert "install the package again" in capsys.readouterr().err

@@ -12,12 +12,12 @@ pytest.importorskip("horovod.tensorflow", reason="Horovod is built without Tenso
 
 CODE = """
 import os
-from jupyter_elastic.training.frameworks import keras_guards as guards
+from jupyter_elastic.training.frameworks import imported
 from jupyter_elastic.engines.horovod import keras
 from jupyter_elastic.types.errors import EngineError
 if os.environ.get("BEFORE"):
     import horovod._keras
-guards.install(); keras.install()
+imported.guard(); keras.install()
 import tensorflow as tf, horovod.tensorflow.keras, horovod.keras
 assert tf.keras.Model.fit.guarded
 horovod.keras.init()

@@ -11,8 +11,8 @@ pytest.importorskip("torch")
 
 CELL = """
 import pickle, sys
-from jupyter_elastic.training.frameworks import samplers
-samplers.install()
+from jupyter_elastic.training.frameworks import imported, samplers
+imported.guard()
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 samplers.follow(0, 1)
