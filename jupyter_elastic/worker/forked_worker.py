@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from jupyter_elastic.forkserver import forked_workers, server
+from jupyter_elastic.training.frameworks import imported
+from jupyter_elastic.types.errors import EngineError
 from jupyter_elastic.worker import plugin, worker
 
 ALWAYS = ("numpy", "jupyter_elastic.training")
@@ -35,6 +37,10 @@ def import_ahead(frameworks: Sequence[str]) -> None:
             log.info("not imported: %s (%s)", name, problem)
         except Exception:
             log.exception("%s could not be imported", name)
+    try:
+        imported.frameworks()  # and which are installed: a worker would read that from all packages
+    except EngineError:
+        log.exception("a framework can't be joined")
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)  # imports torch._dynamo, about a second
