@@ -174,7 +174,7 @@ async def test_the_dead_ones_place_stays_empty_where_the_others_are_enough(folde
         (report,) = await bench.until(lambda: failed_joins(bench))
         assert report.empty == ("h:1",)
         assert report.cause.startswith("FileExistsError: ")
-        await bench.step_at(2, report.at)
+        await bench.step_at(2, time.time())
         await bench.rescale("h:0", "h:2")
         bench.finish()
         assert (await bench.ended()).outcome == "completed", bench.story()

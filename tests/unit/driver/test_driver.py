@@ -97,7 +97,7 @@ def test_the_end_is_judged_by_who_asked_for_it(driver, how, said, outcome, reaso
     if how:
         driver.accept(stop(how, "r"))
     driver.report(ExitReported(**ABOUT, outcome=said))
-    assert (driver.reports.exit.outcome, driver.reports.exit.reason, driver.reports.exit.at) == (outcome, reason, 5.0)
+    assert (driver.reports.exit.outcome, driver.reports.exit.reason) == (outcome, reason)
 
 
 def test_which_rank_waits_for_which_is_in_the_usage_file(driver, monkeypatch):
