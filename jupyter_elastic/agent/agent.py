@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from jupyter_elastic.agent import origin
 from jupyter_elastic.agent.attempt import Attempt
-from jupyter_elastic.agent.pinned_session import PinnedSession
+from jupyter_elastic.agent.retained_session import RetainedSession
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.client.open_requests import expect
 from jupyter_elastic.forkserver import drivers, forked_workers, parents
@@ -44,7 +44,7 @@ from jupyter_elastic.protocol.wire import (
     ReportArrived,
     ReportFailedHosts,
 )
-from jupyter_elastic.types import AnyEffect, AttemptOrder, ExitReported, Launch, Stop, WatchPinned
+from jupyter_elastic.types import AnyEffect, AttemptOrder, ExitReported, Launch, Stop, WatchRetention
 from jupyter_elastic.types.errors import ElasticError, NotAllowed, ProtocolError
 
 DAEMON_GONE_S = 600.0
@@ -101,7 +101,7 @@ class Agent:
         self._monotonic = monotonic
         self._sleep = sleep
         self._attempts: dict[tuple[int, int], Attempt] = {}
-        self._pinned: dict[tuple[int, int], tuple[PinnedSession, asyncio.Task[None]]] = {}
+        self._retained: dict[tuple[int, int], tuple[RetainedSession, asyncio.Task[None]]] = {}
         """Retentions of slots by sessions, by the ended attempt."""
         self._drivers = DriverLauncher()
         self._allocator = Allocator(client.ask)
@@ -146,10 +146,10 @@ class Agent:
     def handle(self, effect: AnyEffect) -> None:
         """Handle an order. Any order may come repeatedly, also after the attempt's end: that end is then repeated."""
         key = (effect.job, effect.attempt)
-        if isinstance(effect, WatchPinned):
-            self._watch_pinned(effect)
-        elif key in self._pinned and isinstance(effect, Stop):
-            self._pinned[key][0].end(effect)
+        if isinstance(effect, WatchRetention):
+            self._watch_retention(effect)
+        elif key in self._retained and isinstance(effect, Stop):
+            self._retained[key][0].end(effect)
         elif key in self._attempts:
             self._attempts[key].order(effect)
         elif isinstance(effect, Launch):
@@ -158,15 +158,15 @@ class Agent:
         else:
             self._begin(*key, self._find(*key), effect)
 
-    def _watch_pinned(self, order: WatchPinned) -> None:
+    def _watch_retention(self, order: WatchRetention) -> None:
         key = (order.job, order.attempt)
-        if key not in self._pinned:
-            session = PinnedSession(order, self.client.ask)
-            task = self._tasks.create_task(self._run_pinned(session))
-            self._pinned[key] = session, task
-            task.add_done_callback(lambda _done: self._pinned.pop(key, None))
+        if key not in self._retained:
+            session = RetainedSession(order, self.client.ask)
+            task = self._tasks.create_task(self._run_retained(session))
+            self._retained[key] = session, task
+            task.add_done_callback(lambda _done: self._retained.pop(key, None))
 
-    async def _run_pinned(self, session: PinnedSession) -> None:
+    async def _run_retained(self, session: RetainedSession) -> None:
         try:
             await session.run()
         except Exception:
@@ -176,7 +176,7 @@ class Agent:
 
     def _hand_on(self, launch: Launch) -> None:
         """Stop watching the retained slots that the session's next cell has now."""
-        for session, task in list(self._pinned.values()):
+        for session, task in list(self._retained.values()):
             if session.order.session == launch.spec.session and set(session.order.slots) <= set(launch.slots):
                 task.cancel()
 
@@ -246,7 +246,7 @@ class Agent:
                     self.client.introduce()
             except ElasticError:
                 silent_s = self._monotonic() - answered
-                if not (self._attempts or self._pinned) and (silent_s > self._leave_after_s or not _is_ours()):
+                if not (self._attempts or self._retained) and (silent_s > self._leave_after_s or not _is_ours()):
                     raise _Leave(f"no daemon for {silent_s:.0f} s and nothing runs") from None
             self._ask_to_be_accepted()
             await self._sleep(self._pause_s())  # by the lease term of the last answer
@@ -280,7 +280,7 @@ class Agent:
         Such processes share a lock (`client.services`). A process that comes while the agent holds the lock exclusively
         waits until the agent is gone.
         """
-        if self._attempts or self._pinned or self._allocator.needed:
+        if self._attempts or self._retained or self._allocator.needed:
             self._used = self._monotonic()
         if self._monotonic() - self._used < self._idle_s or not self._clients.acquire(attempts=1):
             return

@@ -19,9 +19,11 @@ from rich.markup import escape
 from jupyter_elastic.cli.commands import Command, Connect, print_json, table
 from jupyter_elastic.jobfiles import sessions
 from jupyter_elastic.jobfiles.sessions import Session, SessionFolder, SessionMember
-from jupyter_elastic.types import JobInfo
+from jupyter_elastic.types import Retention
 from jupyter_elastic.types.errors import BadRequest, ElasticError, NotFound
 from jupyter_elastic.types.texts import visible
+
+_NOTHING = Retention(count=0, until=0.0)
 
 
 class SessionRow(Struct, frozen=True, kw_only=True):
@@ -55,7 +57,8 @@ class SessionRow(Struct, frozen=True, kw_only=True):
         return str(self.workers) if low == high else f"{self.workers} ({low} to {high})"
 
 
-def _row(folder: SessionFolder, session: Session, now: float, hold: JobInfo | None) -> SessionRow:
+def _row(folder: SessionFolder, session: Session, now: float, kept: Retention) -> SessionRow:
+    left_s = max(kept.until - now, 0.0)
     members = folder.members(session)
     idle = [member.idle_since for member in members]
     ended = folder.ended()
@@ -69,19 +72,19 @@ def _row(folder: SessionFolder, session: Session, now: float, hold: JobInfo | No
         memory=sum(map(_memory, members)),
         idle_s=now - max(idle) if idle and all(idle) else None,
         ended=ended.why if ended is not None else why,
-        held=hold.held if hold is not None else 0,
-        held_s=max((hold.held_until or 0.0) - now, 0.0) if hold is not None else 0.0,
-        pinned=hold.pinned if hold is not None else (),
-        pinned_why=hold.pinned_why if hold is not None else "",
-        pinned_s=max((hold.pinned_until or 0.0) - now, 0.0) if hold is not None else 0.0,
+        held=0 if kept.exclusive else kept.count,
+        held_s=0.0 if kept.exclusive else left_s,
+        pinned=kept.slots,
+        pinned_why=kept.reason,
+        pinned_s=left_s if kept.exclusive else 0.0,
     )
 
 
-def _holds(connect: Connect) -> dict[str, JobInfo]:
-    """Return the ended cell with retained slots, by session; nothing if no daemon answers."""
+def _kept(connect: Connect) -> dict[str, Retention]:
+    """Return what sessions keep; nothing if no daemon answers."""
     with contextlib.suppress(ElasticError):
         jobs = connect().jobs(all=True)
-        return {info.spec.session: info for info in jobs if (info.held or info.pinned) and not info.private}
+        return {info.spec.session: info.retention for info in jobs if info.retention and not info.private}
     return {}
 
 
@@ -97,8 +100,8 @@ def _sessions(given: argparse.Namespace, connect: Connect, console: Console) -> 
         for folder in sessions.listed()
         if (session := folder.read()) is not None and not folder.over(session)
     ]
-    holds = _holds(connect) if found else {}
-    rows = [_row(folder, session, time.time(), holds.get(folder.name)) for folder, session in found]
+    retained = _kept(connect) if found else {}
+    rows = [_row(folder, session, time.time(), retained.get(folder.name, _NOTHING)) for folder, session in found]
     if given.json:
         print_json(rows)
         return

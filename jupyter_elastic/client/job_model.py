@@ -33,6 +33,7 @@ from jupyter_elastic.types import (
     Phase,
     Progress,
     RescaleRequested,
+    Retention,
     SlotId,
     SlotsReleased,
     StopRequested,
@@ -85,13 +86,8 @@ class JobModel:
         """True once the cell has reached an elastic loop; until then its size stays."""
         self.stays = ""
         """Reason why the job does not grow: a worker could not join."""
-        self.held = 0
-        """Slots that its session retains after its end, until `held_until` or until another job needs them."""
-        self.held_until: float | None = None
-        self.pinned: tuple[SlotId, ...] = ()
-        """Slots retained because the session's memory can't leave their devices, until `pinned_until` at most."""
-        self.pinned_why = ""
-        self.pinned_until: float | None = None
+        self.retention: Retention | None = None
+        """Slots that its session keeps after its end; None: nothing."""
         self._committed: bool | None = None
         self._again = ""
         """Text on where training starts again after the job lost its slots."""
@@ -115,8 +111,7 @@ class JobModel:
         self.submitted_at, self.started_at, self.ended_at = info.submitted_at, info.started_at, info.ended_at
         self.slots, self.progress, self.elastic = info.slots, info.progress, info.elastic
         self._again = begins_again(info.elastic, info.attempt, preempted=info.preemptions > 0)
-        self.held, self.held_until, self.stays = info.held, info.held_until, info.stays
-        self.pinned, self.pinned_why, self.pinned_until = info.pinned, info.pinned_why, info.pinned_until
+        self.retention, self.stays = info.retention, info.stays
         self._wanted = len(info.slots)
 
     def explain(self, text: str, until: str) -> bool:
@@ -151,7 +146,7 @@ class JobModel:
                 self.phase, self.reason = "stopping", data.reason or data.how
             case SlotsReleased():
                 self.slots = tuple(slot for slot in self.slots if slot not in data.slots)
-                self.pinned = tuple(slot for slot in self.pinned if slot not in data.slots)
+                self.retention = self.retention.without(data.slots) if self.retention is not None else None
             case JobProgressed():
                 self._advance(event.at, data.progress)
             case WorkerDied() | WorkerReplaced():
@@ -170,12 +165,9 @@ class JobModel:
             case JobEnded():
                 self.phase, self.reason, self.ended_at, self.slots = data.outcome, data.reason, event.at, ()
                 self._size(event.at, 0, data.outcome)
-                if data.held and self.spec is not None:
-                    self.held, self.held_until = data.held, event.at + self.spec.hold_s
-                self.pinned, self.pinned_why = data.pinned, data.pinned_why
-                self.pinned_until = event.at + data.pinned_s
+                self.retention = data.retention(event.at, self.spec.hold_s if self.spec is not None else 0.0)
             case HoldEnded():
-                self.held, self.held_until = 0, None
+                self.retention = None
             case _:
                 pass
 
@@ -228,21 +220,16 @@ class JobModel:
         """Fraction of the training done, 0 to 1; None if the job does not report a total."""
         return 1.0 if self.phase == "completed" else fraction_done(self.progress)
 
-    @property
-    def keeps(self) -> bool:
-        """True while its session retains slots after the job's end."""
-        return bool(self.held or self.pinned)
-
     def hold(self, now: float) -> str:
         """Describe the slots that its session retains after its end; empty for none. For live views: soon outdated."""
-        if self.pinned:
-            left_s = max((self.pinned_until or 0.0) - now, 0.0)
-            kept = ", ".join(self.pinned)
-            return f"its session keeps {kept} for {math.ceil(left_s)} s more at most: {self.pinned_why}"
-        left_s = (self.held_until or 0.0) - now
-        if left_s <= 0:
+        if (kept := self.retention) is None:
             return ""
-        return f"its session keeps {self._count(self.held)} for {math.ceil(left_s)} s more, unless somebody waits"
+        left_s = math.ceil(max(kept.until - now, 0.0))
+        if kept.exclusive:
+            return f"its session keeps {', '.join(kept.slots)} for {left_s} s more at most: {kept.reason}"
+        return (
+            f"its session keeps {self._count(kept.count)} for {left_s} s more, unless somebody waits" if left_s else ""
+        )
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

@@ -92,7 +92,7 @@ class Agents:
         for job in self.leases.run_out(self._store.core.state, heard):
             about = {"user": job.owner, "job": job.job, "attempt": job.attempt}
             reason = f"nothing was heard of the agent of {job.owner} for the {job.lease_s:g} s of its lease"
-            if job.owner in self._peers and (job.stop or job.pinned):  # it lives, and goes on with its other jobs
+            if job.owner in self._peers and (job.stop or job.retention):  # it lives, and goes on with its other jobs
                 reason = f"it had not ended {self.leases.stopping_s(job):.0f} s after it was to; {MAY_RUN}"
             elif (peer := self._peers.pop(job.owner, None)) is not None:
                 self._transport.forget(peer)
@@ -104,7 +104,8 @@ class Agents:
 
         BadRequest while its agent can report its end, or while the end of its lease is due, unless by `force`.
         """
-        if job.phase not in ACTIVE and not (force and job.pinned):
+        kept = job.retention is not None and job.retention.exclusive
+        if job.phase not in ACTIVE and not (force and kept):
             raise BadRequest(f"job {job.job} is {job.phase} and holds no slots")
         forced = f"`jupyter elastic job release {job.job} --force` does not wait; something of it may then still run"
         if not force and (job.owner in self._peers or job.owner in self._awaited):
@@ -121,7 +122,7 @@ class Agents:
             raise self._store.failing
         how, why = (" by force" if force else ""), (f": {reason}" if reason else "")
         told = f"released by {by}{how}{why}{f'; {MAY_RUN}' if force else ''}"
-        if job.pinned:  # for the record, and its agent
+        if kept:  # for the record, and its agent
             self._store.report(Cancel(**self._store.stamp(by), job=job.job, reason=told))
         self._lose(job, by, told)
 
@@ -130,8 +131,8 @@ class Agents:
         if job.owner not in self._peers:
             self._report(job.owner, None)  # also of one that never came: its jobs wait for it now
         about: dict[str, Any] = {**self._store.stamp(by), "job": job.job, "attempt": job.attempt}
-        if job.pinned:
-            self._store.report(ReleaseReported(**about, slots=job.pinned))
+        if job.retention is not None:
+            self._store.report(ReleaseReported(**about, slots=job.retention.slots))
         else:
             self._store.report(TakenForLost(**about, outcome="lost", reason=reason))
 

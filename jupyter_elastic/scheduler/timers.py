@@ -183,7 +183,7 @@ class Timers:
             for slot in host.slots:
                 known = slots.get(host.slot_id(slot.index))
                 if slot.processes and known is not None and known.foreign != slot.processes:
-                    job = known.job or known.pinned
+                    job = known.job or known.retained_by
                     owner = None if job is None else self._store.core.state.owner_of(job)
                     log.warning("%s, leased to job %s, is %s", host.slot_id(slot.index), job,
                                 also_used_by(slot.processes), extra={"job": job, "user": owner})  # fmt: skip
@@ -192,14 +192,10 @@ class Timers:
         state = self._store.core.state
         return {
             slot: foreign.Holder(job.job, job.attempt, state.ids.get(job.owner))
-            for job in state.active_jobs()
-            for slot in (*job.slots, *job.draining)
-        } | {
-            slot: foreign.Holder(job.job, job.attempt, state.ids.get(job.owner))
-            for job in (state.ended[number] for number in state.pinned)
-            for slot in job.pinned
+            for job in (*state.active_jobs(), *state.retained(exclusive=True))
+            for slot in (*job.slots, *job.draining, *(job.retention.slots if job.retention else ()))
         }
 
     def _slots_held(self) -> frozenset[str]:
         slots = self._store.core.state.slots
-        return frozenset(slot for slot, found in slots.items() if (found.job or found.pinned) is not None)
+        return frozenset(slot for slot, found in slots.items() if (found.job or found.retained_by) is not None)

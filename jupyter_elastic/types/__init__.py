@@ -6,7 +6,7 @@ seconds (`*_s`). All structs are frozen; a change makes a new struct.
 
 from __future__ import annotations
 
-from jupyter_elastic.types.effects import SAVE_GRACE_S, AnyEffect, AttemptOrder, Launch, Rescale, Stop, WatchPinned
+from jupyter_elastic.types.effects import SAVE_GRACE_S, AnyEffect, AttemptOrder, Launch, Rescale, Stop, WatchRetention
 from jupyter_elastic.types.events import (
     AgentChanged,
     AnyEventData,
@@ -98,6 +98,7 @@ from jupyter_elastic.types.vocabulary import (
     Phase,
     Progress,
     PublicKey,
+    Retention,
     Right,
     Size,
     Slot,

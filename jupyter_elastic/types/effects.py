@@ -56,7 +56,7 @@ class Stop(Effect, frozen=True, kw_only=True):
     reason: Text = ""
 
 
-class WatchPinned(Effect, frozen=True, kw_only=True):
+class WatchRetention(Effect, frozen=True, kw_only=True, tag="WatchPinned"):
     """Report when the suspended workers of an ended attempt's session are gone from these retained slots.
 
     A `Stop` for the attempt then means: end that session.
@@ -69,4 +69,4 @@ class WatchPinned(Effect, frozen=True, kw_only=True):
 
 
 AttemptOrder: TypeAlias = Launch | Rescale | Stop
-AnyEffect: TypeAlias = AttemptOrder | WatchPinned
+AnyEffect: TypeAlias = AttemptOrder | WatchRetention

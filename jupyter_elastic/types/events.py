@@ -18,6 +18,7 @@ from jupyter_elastic.types.vocabulary import (
     Progress,
     PublicKey,
     Record,
+    Retention,
     Right,
     SlotId,
     Step,
@@ -174,6 +175,10 @@ class JobEnded(EventData, frozen=True, kw_only=True):
     pinned_why: Text = ""
     pinned_s: float = 0.0
     """Seconds after which the session ends at the latest and gives the retained slots back."""
+
+    def retention(self, at: float, hold_s: float) -> Retention | None:
+        """Return what the session keeps after this end at `at`; `hold_s` is the spec's."""
+        return Retention.of(self.held, at + hold_s, self.pinned, self.pinned_why, at + self.pinned_s)
 
 
 class HoldEnded(EventData, frozen=True, kw_only=True):

@@ -7,7 +7,17 @@ from typing import Any, Literal
 
 from msgspec import field
 
-from jupyter_elastic.types.vocabulary import GpuProcess, Host, JobId, JobSpec, Phase, Progress, Record, SlotId
+from jupyter_elastic.types.vocabulary import (
+    GpuProcess,
+    Host,
+    JobId,
+    JobSpec,
+    Phase,
+    Progress,
+    Record,
+    Retention,
+    SlotId,
+)
 
 
 class JobInfo(Record, frozen=True, kw_only=True):
@@ -42,6 +52,12 @@ class JobInfo(Record, frozen=True, kw_only=True):
     pinned_until: float | None = None
     uid: int | None = None
     """UNIX id of the owner of the job and its files if the requester is another user; -1: unknown."""
+
+    @property
+    def retention(self) -> Retention | None:
+        """Slots that the job's session keeps after the job's end; None: nothing."""
+        until, pinned_until = self.held_until or 0.0, self.pinned_until or 0.0
+        return Retention.of(self.held, until, self.pinned, self.pinned_why, pinned_until)
 
     @property
     def private(self) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from collections.abc import Collection
+from typing import Annotated, Literal, Self, TypeAlias
 
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 JobId: TypeAlias = int
 SlotId: TypeAlias = str
@@ -197,6 +199,38 @@ class JobSpec(JobRequest, frozen=True, kw_only=True, gc=False):
     """True if the workers find each other on one host only, whichever that is."""
     prefers: Annotated[tuple[Annotated[str, Meta(max_length=300)], ...], Meta(max_length=1024)] = ()
     """Slots, in order, that the job gets before other free slots of their host: those that its session last used."""
+
+
+class Retention(Record, frozen=True, kw_only=True):
+    """Slots that a session keeps for its next cell after a cell has ended."""
+
+    count: Count
+    until: float
+    """Latest end, in seconds since the epoch."""
+    slots: tuple[SlotId, ...] = ()
+    """The kept slots if they are exclusive: the session's memory can't leave their devices. Otherwise empty: the slots
+    are kept by number, and only from jobs that would grow, until another job waits."""
+    reason: Text = ""
+    """Reason why the memory can't leave."""
+
+    @property
+    def exclusive(self) -> bool:
+        """True if nobody else can have the slots."""
+        return bool(self.slots)
+
+    @classmethod
+    def of(cls, held: int, until: float, pinned: tuple[SlotId, ...], reason: str, pinned_until: float) -> Self | None:
+        """Return what messages and the journal say of it in their words; None: nothing is kept."""
+        if pinned:
+            return cls(count=len(pinned), until=pinned_until, slots=pinned, reason=reason)
+        return cls(count=held, until=until) if held else None
+
+    def without(self, slots: Collection[SlotId]) -> Retention | None:
+        """Return what is kept once these slots are released; None: nothing."""
+        if not self.exclusive:
+            return self
+        left = tuple(slot for slot in self.slots if slot not in slots)
+        return replace(self, count=len(left), slots=left) if left else None
 
 
 class AgentOrigin(Record, frozen=True, kw_only=True):

@@ -343,7 +343,7 @@ class PoolFollower:
                     if model.spec is not None:  # the first event is there: the events replace the short description
                         job.model, job.speeds = model, speeds
                 job.changed(at_once=model.ended or model.slots != before)
-                if model.ended and not model.keeps:
+                if model.ended and model.retention is None:
                     return
 
     async def _watch(self) -> None:

@@ -133,7 +133,7 @@ async def draw_job(job: FollowedJob, sink: JobSink) -> None:
 
 async def draw_hold(job: FollowedJob, sink: JobSink) -> None:
     """Let a sink count down while the session of an ended job retains slots."""
-    while job.model.pinned or (job.model.held and time.time() < (job.model.held_until or 0.0)):
+    while (kept := job.model.retention) is not None and (kept.exclusive or time.time() < kept.until):
         await job.wait_for_news(TICK_S)
         with contextlib.suppress(BaseException):  # a closed view, or what somebody has it call
             sink(None)

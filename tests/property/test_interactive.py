@@ -84,7 +84,7 @@ class Pool(World):
         for _ in range(3):
             self.propose()
         self.quiesce()
-        if possible and not self.core.state.pinned:  # a session may have kept what was to come free
+        if possible and not self.core.state.retained(exclusive=True):  # a session may have kept what was to come free
             started = {event.data.job for event in self.events if isinstance(event.data, JobStarted)}
             assert job in started, self.core.explain(job, self.now)
 

@@ -58,7 +58,7 @@ from jupyter_elastic.types import (
     UndrainSlots,
     UsePolicy,
     View,
-    WatchPinned,
+    WatchRetention,
 )
 from jupyter_elastic.types.errors import ElasticError
 from tests.support.invariants import check
@@ -320,7 +320,7 @@ class World:
 
     def carry_out(self, order: AnyEffect) -> None:
         key = (order.job, order.attempt)
-        if isinstance(order, WatchPinned):
+        if isinstance(order, WatchRetention):
             self.watched.add(key)
             if key not in self.parked:
                 self.report_gone(Attempt(*key, order.owner, 0, order.slots))
@@ -538,7 +538,7 @@ class World:
         ended = list(self.core.state.ended)
         self.step(Forget, before=self.now - r.choice((5000.0, 10**9)), keep=keep)
         left = list(self.core.state.ended)
-        pinned = self.core.state.pinned
+        pinned = {job.job for job in self.core.state.retained(exclusive=True)}
         free = [job for job in ended if job not in pinned]
         assert [job for job in left if job in pinned] == [job for job in ended if job in pinned]
         left = [job for job in left if job not in pinned]

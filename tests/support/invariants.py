@@ -26,10 +26,10 @@ def check(state: State) -> None:
         _that(job.phase in ENDED, f"job {job.job} is kept with the ended ones but {job.phase}")
         _that(not job.slots and not job.draining, f"job {job.job} has ended and still holds slots")
         _that(job.ended_at is not None, f"job {job.job} has ended but not when")
-    kept = {job.job for job in state.ended.values() if job.held}
-    _that(state.held == kept, f"{sorted(kept)} keep slots, not {sorted(state.held)}")
-    kept = {job.job for job in state.ended.values() if job.pinned}
-    _that(state.pinned == kept, f"{sorted(kept)} keep slots for their sessions' memory, not {sorted(state.pinned)}")
+    kept = {job.job for job in state.ended.values() if job.retention is not None}
+    _that(state.retaining == kept, f"{sorted(kept)} keep slots, not {sorted(state.retaining)}")
+    counts = [(one.count, len(one.slots)) for job in state.ended.values() if (one := job.retention) is not None]
+    _that(all(count == slots or (count and not slots) for count, slots in counts), f"slots kept: {counts}")
     _check_slots(state)
 
 
@@ -93,16 +93,17 @@ def _check_slots(state: State) -> None:
     _that(not twice, f"leased twice: {twice}")
     owners = {slot: job.job for job in state.jobs.values() for slot in (*job.slots, *job.draining)}
     _that(owners.keys() <= state.slots.keys(), "a job holds a slot that does not exist")
-    pinned = {slot: job.job for job in state.ended.values() for slot in job.pinned}
-    _that(len(pinned) == sum(len(job.pinned) for job in state.ended.values()), "a slot is kept twice")
+    found = [(slot, job.job) for job in state.ended.values() if job.retention for slot in job.retention.slots]
+    kept = dict(found)
+    _that(len(kept) == len(found), "a slot is kept twice")
     for slot_id, entry in state.slots.items():
         _that(entry.job == owners.get(slot_id), f"{slot_id} says job {entry.job}, the jobs say {owners.get(slot_id)}")
         _that(entry.draining == (slot_id in draining), f"{slot_id} drains in one entry only")
         _that(entry.gone == (slot_id not in present), f"{slot_id} is gone in one entry only")
-        held = entry.job is not None or entry.pinned is not None
+        held = entry.job is not None or entry.retained_by is not None
         _that(not entry.gone or (held and bool(entry.out)), f"{slot_id} is gone and not given up")
-        _that(entry.pinned == pinned.get(slot_id), f"{slot_id} is kept by job {entry.pinned} in one entry only")
-        _that(entry.job is None or entry.pinned is None, f"{slot_id} is leased and kept")
+        _that(entry.retained_by == kept.get(slot_id), f"{slot_id} is kept by job {entry.retained_by} in one entry only")
+        _that(entry.job is None or entry.retained_by is None, f"{slot_id} is leased and kept")
         _that(not (entry.out and slot_id in leased), f"{slot_id} is out ({entry.out}) but leased and not draining")
         covered = any(drain.covers(entry.host, slot_id) for drain in state.drains)
         _that(entry.drained == covered, f"{slot_id} is drained in one entry only")

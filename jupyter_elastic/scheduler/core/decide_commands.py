@@ -140,7 +140,7 @@ def found(state: State, job_id: int) -> Job:
 def _cancel(state: State, command: Cancel) -> list[AnyEventData]:
     job = found(state, command.job)
     reason = plan.plain(command.reason) or f"cancelled by {command.by}"
-    if job.pinned and not job.unpinning:
+    if job.retention is not None and job.retention.exclusive and not job.withdrawn:
         return [retention.unpin(job, reason)]
     if job.phase == "queued":
         return [JobEnded(job=job.job, outcome="cancelled", reason=reason)]
@@ -237,7 +237,7 @@ def _forget(state: State, command: Forget) -> list[AnyEventData]:
         old = ended_at < command.before or len(gone) < surplus
         if not old or ended_at > command.at - MIN_AGE_S:
             break
-        if not job.pinned:
+        if job.retention is None or not job.retention.exclusive:
             gone.append(job.job)
     starts = range(0, len(gone), FORGOTTEN_AT_ONCE)
     return [JobsForgotten(jobs=tuple(gone[at : at + FORGOTTEN_AT_ONCE])) for at in starts]

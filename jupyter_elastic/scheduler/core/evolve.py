@@ -6,10 +6,10 @@ definition. Knows which events are about a job; must not know what an event chan
 
 from __future__ import annotations
 
-from jupyter_elastic.scheduler.core.evolve_jobs import OF_JOB, submitted, take_turns, unpin
+from jupyter_elastic.scheduler.core.evolve_jobs import OF_JOB, give_back, submitted, take_turns
 from jupyter_elastic.scheduler.core.evolve_pool import OF_POOL
 from jupyter_elastic.scheduler.core.state import State
-from jupyter_elastic.types import Event, JobSubmitted, SlotsReleased, UnpinRequested
+from jupyter_elastic.types import Event, HoldEnded, JobSubmitted, SlotsReleased, UnpinRequested
 
 
 def evolve(state: State, event: Event) -> None:
@@ -30,5 +30,9 @@ def evolve(state: State, event: Event) -> None:
         OF_JOB[type(data)](state, job, state.at, data)
         if job.phase != phase or job.slots is not slots:
             take_turns(state, job, waited=phase == "queued")
-    elif isinstance(data, SlotsReleased | UnpinRequested) and data.job in state.pinned:
-        unpin(state, state.ended[data.job], data)
+    elif data.job in state.retaining:  # type: ignore[union-attr]
+        ended = state.ended[data.job]  # type: ignore[union-attr]
+        if isinstance(data, UnpinRequested):
+            ended.withdrawn = True
+        elif isinstance(data, SlotsReleased | HoldEnded):
+            give_back(state, ended, None if isinstance(data, HoldEnded) else data.slots)

@@ -5,7 +5,7 @@ Knows the job's life; must not know hosts, drains and policies.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from posixpath import normpath
 from sys import intern
 from typing import Any
@@ -34,7 +34,6 @@ from jupyter_elastic.types import (
     SlotId,
     SlotsReleased,
     StopRequested,
-    UnpinRequested,
     WorkerDied,
     WorkerReplaced,
 )
@@ -166,7 +165,7 @@ def _released(state: State, job: Job, at: float, data: SlotsReleased) -> None:
 
 
 def _free(state: State, slot: SlotId, entry: SlotState) -> None:
-    entry.job, entry.pinned, entry.draining, entry.granted = None, None, False, 0
+    entry.job, entry.retained_by, entry.draining, entry.granted = None, None, False, 0
     if entry.foreign:  # until the hosts are looked at again, nobody else gets it
         entry.out, entry.foreign = entry.out or in_use_by(entry.foreign), ()
     if entry.gone:
@@ -229,10 +228,7 @@ def _ended(state: State, job: Job, at: float, data: JobEnded) -> None:
         seconds = length(job.attained_s, job.run_s, job.spec.min_slots)
         state.lengths = noted(state.lengths, job.owner, job.spec.name, seconds)
     job.ended_at, job.reason, job.stop = at, data.reason, ""
-    if data.held:
-        job.held, job.held_until = data.held, at + job.spec.hold_s
-        state.held.add(job.job)
-    _pin(state, job, data)
+    _retain(state, job, data)
     job.learned, job.died = NOTHING_LEARNED, NOBODY_DIED  # policies see unfinished jobs only
     del state.jobs[job.job]
     state.ended[job.job] = job
@@ -249,31 +245,29 @@ def _ended(state: State, job: Job, at: float, data: JobEnded) -> None:
     state.reasons.pop(job.job, None)
 
 
-def _pin(state: State, job: Job, data: JobEnded) -> None:
-    """Move the slots that the session retains from the job to the session."""
-    if not data.pinned:
+def _retain(state: State, job: Job, data: JobEnded) -> None:
+    """Move what the session keeps from the job to the session."""
+    job.retention = data.retention(state.at, job.spec.hold_s)
+    if job.retention is None:
         return
-    for slot in data.pinned:
-        entry = state.slots[slot]
-        entry.job, entry.pinned, entry.draining, entry.granted = None, job.job, False, 0
-    job.slots, job.servers, job.draining, job.leaving = (), 0, (), False
-    job.pinned, job.pinned_why, job.pinned_until = data.pinned, data.pinned_why, state.at + data.pinned_s
-    state.pinned.add(job.job)
+    state.retaining.add(job.job)
+    if job.retention.exclusive:
+        for slot in job.retention.slots:
+            entry = state.slots[slot]
+            entry.job, entry.retained_by, entry.draining, entry.granted = None, job.job, False, 0
+        job.slots, job.servers, job.draining, job.leaving = (), 0, (), False
 
 
-def unpin(state: State, job: Job, data: SlotsReleased | UnpinRequested) -> None:
-    """Note that the session was asked to end, or free the slots that it gave back."""
-    if isinstance(data, UnpinRequested):
-        job.unpinning = True
-        return
-    gone = set(data.slots)
-    for slot in job.pinned:
+def give_back(state: State, job: Job, slots: Iterable[SlotId] | None) -> None:
+    """Free these slots that the job's session kept; None: all, which were not exclusive."""
+    gone, kept = set(slots or ()), job.retention
+    for slot in kept.slots if kept is not None else ():
         if slot in gone:
             _free(state, slot, state.slots[slot])
-    job.pinned = tuple(slot for slot in job.pinned if slot not in gone)
-    if not job.pinned:
-        job.pinned_why, job.pinned_until, job.unpinning = "", None, False
-        state.pinned.discard(job.job)
+    job.retention = None if kept is None or slots is None else kept.without(gone)
+    if job.retention is None:
+        job.withdrawn = False
+        state.retaining.discard(job.job)
 
 
 def _sized(state: State, job: Job) -> None:

@@ -18,7 +18,6 @@ from jupyter_elastic.types import (
     AsksRefused,
     BooksRestored,
     DrainsChanged,
-    HoldEnded,
     Host,
     HostsChanged,
     JobsForgotten,
@@ -32,16 +31,9 @@ from jupyter_elastic.types import (
 )
 
 
-def _hold_ended(state: State, data: HoldEnded) -> None:
-    state.held.discard(data.job)
-    job = state.ended.get(data.job)
-    if job is not None:
-        job.held, job.held_until = 0, None
-
-
 def _forgotten(state: State, data: JobsForgotten) -> None:
     gone = set(data.jobs)
-    state.held -= gone
+    state.retaining -= gone
     for job in gone:
         state.ended.pop(job, None)
     state.keys = {key: job for key, job in state.keys.items() if job not in gone}
@@ -70,7 +62,7 @@ def _hosts_changed(state: State, data: HostsChanged) -> None:
             entry.for_servers = slot.for_servers
             present[slot_id] = entry
     for slot_id, entry in state.slots.items():
-        if slot_id not in present and (entry.job is not None or entry.pinned is not None):
+        if slot_id not in present and (entry.job is not None or entry.retained_by is not None):
             entry.out, entry.gone = "host lost", True
             present[slot_id] = entry
     state.slots = present
@@ -152,7 +144,6 @@ def _books_restored(state: State, data: BooksRestored) -> None:
 
 
 OF_POOL: dict[type[AnyEventData], Callable[[State, Any], None]] = {
-    HoldEnded: _hold_ended,
     JobsForgotten: _forgotten,
     HostsChanged: _hosts_changed,
     DrainsChanged: _drains_changed,

@@ -122,7 +122,7 @@ def _waits(
     lines.append(f"{count(free)} of {state.capacity} free{draining}.")
     lines += told
     if _short(state, job, suitable):
-        out = state.total - _lendable(state, (slot for slot, entry in state.slots.items() if entry.pinned is None))
+        out = state.total - _lendable(state, (slot for slot, entry in state.slots.items() if entry.retained_by is None))
         why = "out or drained" if any(slot.drained and slot.job is not None for slot in state.slots.values()) else "out"
         lines.append(f"The pool can't give {need} now ({count(out)} {why}): it waits for slots to come back.")
         lines += [f"{one.target} is {one.text}." for one in state.drains]
@@ -322,8 +322,8 @@ def expected(state: State, need: int, now: float) -> float | None:
     slots = (slot for slot in state.slots.values() if slot.leasable and not slot.for_servers)
     have = sum(slot.free or slot.draining for slot in slots)
     ends = [(finish(job, now), job.job, _lendable(state, job.slots)) for job in state.active_jobs()]
-    pinned = (state.ended[number] for number in state.pinned)
-    ends += [(job.pinned_until, job.job, state.charged(job.pinned)) for job in pinned]
+    kept = [(job.job, job.retention) for job in state.retained(exclusive=True)]
+    ends += [(one.until, job, state.charged(one.slots)) for job, one in kept if one is not None]
     for end, _, more in sorted((end, job, held) for end, job, held in ends if end is not None):
         have += more
         if have >= need:

@@ -21,7 +21,7 @@ from jupyter_elastic.types import (
     Stop,
     StopRequested,
     UnpinRequested,
-    WatchPinned,
+    WatchRetention,
 )
 
 
@@ -36,8 +36,8 @@ def react(state: State, events: Iterable[AnyEventData]) -> list[AnyEffect]:
         elif isinstance(data, StopRequested):
             effects.append(_stop(state.jobs[data.job]))
         elif isinstance(data, JobEnded):
-            if (ended := state.ended[data.job]).pinned:  # unless the session's next cell has them already
-                effects.append(_watch(ended))
+            # Unless the session's next cell has them already.
+            effects += [_watch(job) for job in state.retained(exclusive=True) if job.job == data.job]
         elif isinstance(data, UnpinRequested):
             effects.append(_end_session(state.ended[data.job], data.reason))
     return effects
@@ -63,11 +63,10 @@ def outstanding(state: State, owner: str) -> list[AnyEffect]:
         effects.append(_launch(state, job, 1 if moved else job.generation, job.slots, job.servers))
         if moved:
             effects.append(_rescale(state, job))
-    for number in sorted(state.pinned):
-        job = state.ended[number]
+    for job in state.retained(exclusive=True):
         if job.owner == owner:
             effects.append(_watch(job))
-            if job.unpinning:
+            if job.withdrawn:
                 effects.append(_end_session(job, "its slots are wanted back"))
     return effects
 
@@ -106,14 +105,15 @@ def _stop(job: Job) -> Stop:
     return Stop(job=job.job, attempt=job.attempt, owner=job.owner, how=job.stop, reason=job.reason)
 
 
-def _watch(job: Job) -> WatchPinned:
-    return WatchPinned(
+def _watch(job: Job) -> WatchRetention:
+    assert job.retention is not None
+    return WatchRetention(
         job=job.job,
         attempt=job.attempt,
         owner=job.owner,
         session=job.spec.session,
-        slots=job.pinned,
-        until=job.pinned_until or 0.0,
+        slots=job.retention.slots,
+        until=job.retention.until,
     )
 
 

@@ -26,6 +26,7 @@ from jupyter_elastic.types import (
     KeyRegistered,
     Phase,
     Progress,
+    Retention,
     SharesChanged,
     Size,
     SlotId,
@@ -50,7 +51,7 @@ class SlotState(Struct):
     gone: bool = False
     """True if the slot's host is lost; the entry is kept until the last lease is released."""
     job: JobId | None = None
-    pinned: JobId | None = None
+    retained_by: JobId | None = None
     """Ended cell whose session still has memory on the slot's device."""
     draining: bool = False
     granted: int = 0
@@ -62,7 +63,7 @@ class SlotState(Struct):
     @property
     def free(self) -> bool:
         """True if the slot can be leased now."""
-        return self.job is None and self.pinned is None and self.leasable
+        return self.job is None and self.retained_by is None and self.leasable
 
     @property
     def leasable(self) -> bool:
@@ -77,7 +78,7 @@ class SlotState(Struct):
     @property
     def away(self) -> bool:
         """True if plans can't give the slot away although it is not out: it is vacated, or a session retains it."""
-        return self.vacated or self.pinned is not None
+        return self.vacated or self.retained_by is not None
 
 
 NOTHING_LEARNED = Learned()
@@ -131,15 +132,10 @@ class Job(Struct, kw_only=True, gc=False):
     furthest: float | None = None
     stop: Literal["", "cancel", "preempt", "time limit"] = ""
     """Kind of stop in progress; empty if the job is not being stopped."""
-    held: int = 0
-    """Slots that the session keeps after the job's end, until `held_until` unless another job waits."""
-    held_until: float | None = None
-    pinned: tuple[SlotId, ...] = ()
-    """Slots that the session retains after the job's end (`core/rules`), until `pinned_until` at the latest."""
-    pinned_why: str = ""
-    pinned_until: float | None = None
-    unpinning: bool = False
-    """True if the session was ordered to end."""
+    retention: Retention | None = None
+    """Slots that the job's session keeps after the job's end (`core/rules`); None: nothing."""
+    withdrawn: bool = False
+    """True if that session was ordered to end and to give back its exclusive slots."""
     reason: str = ""
     """Reason of the last start, rescale, stop, requeue or end."""
     progress: Progress | None = None
@@ -220,10 +216,8 @@ class State(Struct, kw_only=True):
     """Unfinished jobs that are interactive."""
     in_sessions: set[JobId] = field(default_factory=set)
     """Unfinished jobs that are cells of sessions."""
-    held: set[JobId] = field(default_factory=set)
-    """Ended jobs whose sessions keep slots for the next cell."""
-    pinned: set[JobId] = field(default_factory=set)
-    """Ended jobs whose sessions' memory is still on slots."""
+    retaining: set[JobId] = field(default_factory=set)
+    """Ended jobs whose sessions keep slots."""
     yielded: dict[JobId, int] = field(default_factory=dict)
     """Workers that running jobs have given up for interactive jobs and have not got back."""
     used: dict[str, dict[str, UsedSlots]] = field(default_factory=dict)
@@ -364,6 +358,11 @@ class State(Struct, kw_only=True):
     def needs(self, spec: JobSpec) -> int:
         """Return the number of slots, without those for servers alone, that a job needs to start."""
         return starts_with(spec) + (0 if self.apart else spec.min_servers)
+
+    def retained(self, *, exclusive: bool) -> list[Job]:
+        """Return the ended jobs whose sessions keep slots of this kind (`Retention`), oldest first."""
+        jobs = (self.ended[job] for job in sorted(self.retaining))
+        return [job for job in jobs if job.retention is not None and job.retention.exclusive == exclusive]
 
     def active_jobs(self) -> list[Job]:
         """Return the unfinished jobs that aren't queued, oldest first."""

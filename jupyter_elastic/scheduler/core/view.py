@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import convert
 from msgspec.structs import replace
@@ -29,6 +29,7 @@ from jupyter_elastic.types import (
     JobStarted,
     JobView,
     RescaleRequested,
+    Retention,
     Size,
     SlotId,
     SlotInfo,
@@ -240,8 +241,18 @@ class Infos:
         if draft is None or draft.reason != reason:
             if len(self._drafts) >= INFOS:
                 self._drafts.clear()
-            draft = self._drafts[job.job] = replace(convert(job, JobInfo, from_attributes=True), reason=reason)
+            draft = replace(convert(job, JobInfo, from_attributes=True), reason=reason, **_kept(job.retention))
+            self._drafts[job.job] = draft
         return draft
+
+
+def _kept(kept: Retention | None) -> dict[str, Any]:
+    """Return the fields of a `JobInfo` for what the job's session keeps."""
+    if kept is None:
+        return {}
+    if kept.exclusive:
+        return {"pinned": kept.slots, "pinned_why": kept.reason, "pinned_until": kept.until}
+    return {"held": kept.count, "held_until": kept.until}
 
 
 def _reason(state: State, job: Job) -> str:
@@ -262,12 +273,13 @@ def _slot_info(state: State, slot: SlotId, entry: SlotState) -> SlotInfo:
     kind: Literal["free", "leased", "draining", "out"] = "free"
     if entry.out:
         kind = "out"
-    elif entry.job is not None or entry.pinned is not None:
+    elif entry.job is not None or entry.retained_by is not None:
         kind = "draining" if entry.draining else "leased"
     elif entry.drained:
         kind = "out"
-    holder = entry.pinned if entry.job is None else entry.job
+    holder = entry.retained_by if entry.job is None else entry.job
     job = None if holder is None else state.find(holder)
+    kept = None if job is None else job.retention
     owner = "" if job is None else job.owner
     return SlotInfo(
         slot=slot,
@@ -281,5 +293,5 @@ def _slot_info(state: State, slot: SlotId, entry: SlotState) -> SlotInfo:
         foreign=entry.foreign,
         for_servers=entry.for_servers,
         drained="; ".join(drain.text for drain in state.drains if drain.covers(entry.host, slot)),
-        pinned=pinned_by(job.spec.session, job.pinned_why) if job is not None and entry.pinned else "",
+        pinned=pinned_by(job.spec.session, kept.reason) if job is not None and kept is not None else "",
     )

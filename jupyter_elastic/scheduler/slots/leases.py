@@ -50,7 +50,7 @@ class Leases:
 
     def stopping_s(self, job: Job) -> float:
         """Return the seconds since a stop of the job's attempt, or of its session, was first seen."""
-        how = job.stop or ("unpinned" if job.unpinning else "pinned")
+        how = job.stop or ("withdrawn" if job.withdrawn else "retained")
         now = self._monotonic()
         return now - self._seen.setdefault(((job.job, job.attempt), how), now)
 
@@ -70,8 +70,8 @@ class Leases:
         """
         if not job.lease_s:
             return inf
-        if job.pinned:
-            kept_s = 0.0 if job.unpinning else (job.pinned_until or 0.0) - (job.ended_at or 0.0)
+        if job.retention is not None:
+            kept_s = 0.0 if job.withdrawn else job.retention.until - (job.ended_at or 0.0)
             return kept_s + job.lease_s + MARGIN_S - self.stopping_s(job)
         now = self._monotonic()
         renewed = self._renewed.setdefault((job.job, job.attempt), now if received_at is None else received_at)
@@ -83,7 +83,7 @@ class Leases:
         To be called every second or so. `heard`: the time of each user's agent's last message, or the
         time since which this daemon waits for the agent.
         """
-        holding = [*state.active_jobs(), *(state.ended[job] for job in state.pinned)]
+        holding = [*state.active_jobs(), *state.retained(exclusive=True)]
         present = {(job.job, job.attempt) for job in holding}
         self._renewed = {attempt: at for attempt, at in self._renewed.items() if attempt in present}
         self._seen = {key: at for key, at in self._seen.items() if key[0] in present}

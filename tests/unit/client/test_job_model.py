@@ -150,12 +150,12 @@ def test_slots_that_a_sessions_memory_can_not_leave_in_words() -> None:
     why = "its memory can't leave the device"
     end = t.JobEnded(job=7, outcome="completed", pinned=("lab:0", "lab:1"), pinned_why=why, pinned_s=600.0)
     story.tell(end, at=100.0)
-    assert story.model.keeps
+    assert story.model.retention is not None
     assert story.model.hold(100.5) == f"its session keeps lab:0, lab:1 for 600 s more at most: {why}"
     assert story.model.hold(900.0) == f"its session keeps lab:0, lab:1 for 0 s more at most: {why}"
     story.tell(t.SlotsReleased(job=7, attempt=1, slots=("lab:0", "lab:1")), at=901.0)
     assert story.model.hold(901.0) == ""
-    assert not story.model.keeps
+    assert story.model.retention is None
 
 
 def test_cpu_slots_are_called_so() -> None:

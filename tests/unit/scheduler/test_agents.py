@@ -72,7 +72,7 @@ class Pool(Harness):
         job = self.running(2, 2, 2, session="s1")
         pins = {"pinned": self.job(job).slots, "pinned_why": "memory", "pinned_s": pinned_s}
         self.step(ExitReported, job=job, attempt=1, outcome="completed", **pins)
-        assert self.core.state.pinned == {job}
+        assert self.core.state.retaining == {job}
         return job
 
 
@@ -130,7 +130,7 @@ def test_what_a_session_keeps_can_be_taken_back_by_force() -> None:
         pool.agents.release(pool.job(job), "ada", "")
     pool.agents.release(pool.job(job), "ada", "", force=True)
     assert (pool.last(SlotsReleased).by, pool.last(SlotsReleased).data.slots) == ("ada", ("a:0", "a:1"))
-    assert not pool.core.state.pinned
+    assert not pool.core.state.retaining
     told = row(pool.last(UnpinRequested), {job: "ann"})
     assert (told.by, told.user, told.reason) == (
         "ada",
@@ -148,7 +148,7 @@ def test_a_session_that_never_gives_its_slots_back_loses_them(wanted: bool) -> N
     else:
         pool.renews(60.0)
     pool.renews(TERM_S)
-    assert pool.core.state.pinned, "its agent has a term to end what is there"
+    assert pool.core.state.retaining, "its agent has a term to end what is there"
     pool.renews(MARGIN_S + 5.0)
-    assert not pool.core.state.pinned
+    assert not pool.core.state.retaining
     assert pool.last(SlotsReleased).by == "daemon"

@@ -223,7 +223,7 @@ def kept_by_a_session(pool: Pool) -> None:
     pool.settle(job)
     pins = {"pinned": pool.job(job).slots, "pinned_why": f"a tensor of {SECRET}", "pinned_s": 60.0}
     pool.step(ExitReported, by="bob", job=job, attempt=1, outcome="completed", reason=SECRET, **pins)
-    assert pool.core.state.pinned
+    assert pool.core.state.retaining
     pool.submits(3, 3, session=SECRET)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic.types import Event, HoldEnded, JobInfo, JobSpec
+from jupyter_elastic.types import Event, HoldEnded, JobInfo, JobSpec, Retention
 from jupyter_elastic.views.follower import FollowedJob, PoolFollower
 from jupyter_elastic.views.job_page import job_page, kept_page
 from jupyter_elastic.views.updater import POLL_S, PUSH_S, TICK_S, draw_hold, draw_job
@@ -104,7 +104,7 @@ def test_what_was_printed_before_the_view_stood_is_shown_at_once(tmp_path: Path)
 
 def test_a_session_that_keeps_slots_counts_down_until_somebody_waits(tmp_path: Path) -> None:
     job = Followed(tmp_path, "completed")
-    job.model.held, job.model.held_until = 2, time.time() + 500
+    job.model.retention = Retention(count=2, until=time.time() + 500)
 
     async def play() -> None:
         drawing = asyncio.create_task(draw_hold(job, job.sink))

@@ -1,11 +1,11 @@
 """Retain slots for a session after a cell, so that its next cell starts at once.
 
-Held slots are free in every other respect: a waiting job gets them at once, only running jobs can't grow into them, for
-they would shrink again soon. They are kept by number: in a pool of several hosts the slots left may be another host's.
-Pinned slots are kept because the memory of the session's workers can't leave the devices (`ExitReported.pinned`), so
-nobody else can have them. The core starts the session's next cell on exactly these, without a plan. They come free
-when the session's agent reports that the workers are gone, at the latest when the session's own limit is over; sooner
-if the ended cell is cancelled, or one of the slots is drained or lost.
+Slots that are not exclusive are free in every other respect: a waiting job gets them at once, only running jobs can't
+grow into them, for they would shrink again soon. They are kept by number: in a pool of several hosts the slots left may
+be another host's. Exclusive slots are kept because the memory of the session's workers can't leave the devices
+(`ExitReported.pinned`). The core starts the session's next cell on exactly these, without a plan. They come free when
+the session's agent reports that the workers are gone, at the latest when the session's own limit is over; sooner if the
+ended cell is cancelled, or one of the slots is drained or lost.
 Knows the state alone; the end of a retention is an event, so that a replay sees the same.
 """
 
@@ -25,6 +25,7 @@ from jupyter_elastic.types import (
     JobRequeued,
     JobStarted,
     ReleaseReported,
+    Retention,
     SlotsReleased,
     Stimulus,
     UnpinRequested,
@@ -37,32 +38,35 @@ class Retentions(Rule):
 
     def after(self, state: State, stimulus: Stimulus, rules: Rules) -> list[AnyEventData]:
         """Return the ends of what is over, and the starts of cells on the slots that their sessions have retained."""
-        return [*_over(state, stimulus.at), *_ends(state), *_starts(state)]
+        return _over(state, stimulus.at) + _starts_and_ends(state) if state.retaining else []
 
     def reserves(self, state: State) -> Reserved:
         """Return the number of free slots that sessions keep."""
-        kept = sum(state.ended[number].held for number in state.held)
+        kept = sum(one.count for _, one in _all(state, exclusive=False))
         return Reserved(min(kept, sum(1 for _ in state.free())) if kept else 0)
 
     def explain(self, state: State, job: Job, now: float, *, whole: bool) -> list[str]:
         """Describe what the session of an ended job retains, or to a waiting job what all sessions do."""
-        if job.pinned and whole:
-            why = f": {job.pinned_why}" if job.pinned_why else ""
-            left = _left(job, now)
+        found = [(one, kept) for one, kept in _all(state, exclusive=True) if job.phase == "queued" or one is job]
+        if job.phase == "queued" or not whole:
             return [
-                f"Its session keeps {', '.join(job.pinned)} for {left} more at most, unless its next cell comes{why}."
+                f"{count(kept.count)} kept by the session of job {one.job} of {one.owner}, "
+                f"for {span(kept.until - now)} at most."
+                for one, kept in found
             ]
-        shown = state.pinned if job.phase == "queued" else {job.job} & state.pinned
         return [
-            f"{count(len(one.pinned))} kept by the session of job {one.job} of {one.owner}, "
-            f"for {_left(one, now)} at most."
-            for one in (state.ended[number] for number in sorted(shown))
+            f"Its session keeps {', '.join(kept.slots)} for {span(kept.until - now)} more at most, "
+            f"unless its next cell comes{f': {kept.reason}' if kept.reason else ''}."
+            for _, kept in found
         ]
 
     def wakes_at(self, state: State) -> float:
-        """Return the time at which the next hold ends."""
-        until = (state.ended[number].held_until for number in state.held)
-        return min((at for at in until if at is not None), default=inf)
+        """Return the time at which the next slots that are not exclusive are given back."""
+        return min((kept.until for _, kept in _all(state, exclusive=False)), default=inf)
+
+
+def _all(state: State, *, exclusive: bool) -> list[tuple[Job, Retention]]:
+    return [(job, job.retention) for job in state.retained(exclusive=exclusive) if job.retention is not None]
 
 
 def kept(job: Job, end: AnyEventData, report: ExitReported, why: str) -> AnyEventData:
@@ -85,46 +89,34 @@ def kept(job: Job, end: AnyEventData, report: ExitReported, why: str) -> AnyEven
 
 def _over(state: State, at: float) -> list[AnyEventData]:
     """Return the ends of holds that are due: all if a job that plans can serve waits, else those whose time is over."""
-    if not state.held:
+    held = _all(state, exclusive=False)
+    if not held:
         return []
     waits = next((job for job in state.jobs.values() if job.phase == "queued" and not state.ignored(job)), None)
     why = "" if waits is None else f"job {waits.job} waits for slots"
-    return [
-        HoldEnded(job=number, reason=why)
-        for number in sorted(state.held)
-        if why or at >= (state.ended[number].held_until or 0.0)
-    ]
+    return [HoldEnded(job=job.job, reason=why) for job, kept in held if why or at >= kept.until]
 
 
-def _left(job: Job, now: float) -> str:
-    return span((job.pinned_until or now) - now)
-
-
-def _starts(state: State) -> list[AnyEventData]:
-    """Return the events that start cells on the slots that their sessions have retained."""
+def _starts_and_ends(state: State) -> list[AnyEventData]:
+    """Start cells on the slots that their sessions keep, and end sessions of which such a slot is drained or lost."""
     events: list[AnyEventData] = []
-    for number in sorted(state.pinned):
-        job, following = state.ended[number], _next_cell(state, state.ended[number])
-        if following is None or job.unpinning or _withdrawn(state, job):
+    for job, kept in _all(state, exclusive=True):
+        if job.withdrawn:
             continue
-        if following.largest(len(job.pinned)) == len(job.pinned):
+        if why := _unusable(state, kept):
+            events.append(unpin(job, why))
+        elif (cell := _next_cell(state, job)) is not None and cell.largest(kept.count) == kept.count:
             events += [
-                SlotsReleased(job=number, attempt=job.attempt, slots=job.pinned),
+                SlotsReleased(job=job.job, attempt=job.attempt, slots=kept.slots),
                 JobStarted(
-                    job=following.job,
-                    attempt=following.attempt + 1,
+                    job=cell.job,
+                    attempt=cell.attempt + 1,
                     generation=1,
-                    slots=job.pinned,
+                    slots=kept.slots,
                     reason="its session had kept these slots",
                 ),
             ]
     return events
-
-
-def _ends(state: State) -> list[AnyEventData]:
-    """Return the events that end sessions because a slot that they retain is drained or lost."""
-    jobs = (state.ended[number] for number in sorted(state.pinned))
-    return [unpin(job, why) for job in jobs if not job.unpinning and (why := _withdrawn(state, job))]
 
 
 def unpin(job: Job, reason: str) -> UnpinRequested:
@@ -135,19 +127,16 @@ def unpin(job: Job, reason: str) -> UnpinRequested:
 def released(state: State, report: ReleaseReported) -> list[AnyEventData]:
     """Free retained slots after the report that a session's workers are gone."""
     job = state.ended.get(report.job)
-    if job is None or job.attempt != report.attempt:
+    if job is None or job.retention is None or job.attempt != report.attempt:
         return []
-    gone = set(report.slots)
-    freed = tuple(slot for slot in job.pinned if slot in gone)
+    freed = tuple(slot for slot in job.retention.slots if slot in report.slots)
     return [SlotsReleased(job=job.job, attempt=job.attempt, slots=freed)] if freed else []
 
 
-def _withdrawn(state: State, job: Job) -> str:
-    """Name a slot that the session retains and nobody may use any more; empty if there is none."""
-    for slot in job.pinned:
-        if not state.slots[slot].leasable:
-            return f"slot {slot} is {'out' if state.slots[slot].out else 'drained'}"
-    return ""
+def _unusable(state: State, kept: Retention) -> str:
+    """Name a slot that the session keeps and nobody may use any more; empty if there is none."""
+    found = (slot for slot in kept.slots if not state.slots[slot].leasable)
+    return next((f"slot {slot} is {'out' if state.slots[slot].out else 'drained'}" for slot in found), "")
 
 
 def _next_cell(state: State, job: Job) -> Job | None:

@@ -23,7 +23,7 @@ from jupyter_elastic.types import (
     Stop,
     StopRequested,
     UnpinRequested,
-    WatchPinned,
+    WatchRetention,
 )
 from tests.support.harness import Harness, host
 
@@ -51,7 +51,7 @@ def test_nobody_gets_the_slots_and_everybody_can_read_why() -> None:
     assert isinstance(end, JobEnded)
     assert (end.pinned, end.pinned_why, end.held) == (("a:0", "a:1"), WHY, 0)
     assert pool.effects == (
-        WatchPinned(
+        WatchRetention(
             job=cell, attempt=1, owner="ann", session="work", slots=("a:0", "a:1"), until=pool.events[-1].at + 600
         ),
     )
@@ -83,7 +83,7 @@ def test_the_sessions_next_cell_starts_there_at_once_without_a_plan() -> None:
     assert isinstance(started, JobStarted)
     assert (started.job, started.slots) == (following, ("a:0", "a:1"))
     assert [type(effect) for effect in pool.effects] == [Launch]
-    assert pool.job(cell).pinned == ()
+    assert pool.job(cell).retention is None
     pool.settle(following)
     ended(pool, following, pinned=())
     assert [data.job for data in pool.plan({other: 1}) if isinstance(data, JobStarted)] == [other]
@@ -136,7 +136,7 @@ def test_a_cancel_of_the_ended_cell_ends_its_session() -> None:
     assert pool.step(Cancel, job=cell) == []
     following = pool.submit(2, 2, session="work")
     assert pool.job(following).phase == "queued"  # the workers are on their way out
-    assert [type(effect) for effect in outstanding(pool.core.state, "ann")] == [WatchPinned, Stop]
+    assert [type(effect) for effect in outstanding(pool.core.state, "ann")] == [WatchRetention, Stop]
 
 
 @pytest.mark.parametrize("what", ["slot", "pool", "host lost"])
@@ -152,7 +152,7 @@ def test_a_drain_or_a_lost_host_ends_the_session(what: str) -> None:
     assert ("is out" if what == "host lost" else "is drained") in unpin.reason
     assert set(pool.core.state.slots) == {"a:0", "a:1", "b:0"}
     pool.step(ReleaseReported, job=cell, attempt=1, slots=("a:0", "a:1"))
-    assert pool.core.state.pinned == set()
+    assert pool.core.state.retaining == set()
 
 
 def test_slots_that_were_drained_while_the_cell_ran_are_not_kept() -> None:
@@ -166,7 +166,7 @@ def test_an_agent_that_comes_back_hears_of_it_again() -> None:
     pool = Harness(host("a", 2))
     cell = pinned(pool)
     (order,) = outstanding(pool.core.state, "ann")
-    assert isinstance(order, WatchPinned)
+    assert isinstance(order, WatchRetention)
     assert order.job == cell
     assert outstanding(pool.core.state, "bob") == []
 
@@ -186,10 +186,10 @@ def test_nothing_is_kept_that_the_cell_did_not_hold_or_without_a_session() -> No
     pool = Harness(host("a", 3))
     cell = pool.running(2, 2, 2, session="work")
     ended(pool, cell, pinned=("a:2", "nowhere:1"))
-    assert pool.core.state.pinned == set()
+    assert pool.core.state.retaining == set()
     other = pool.running(1, 1, 1)
     ended(pool, other)
-    assert pool.core.state.pinned == set()
+    assert pool.core.state.retaining == set()
 
 
 def test_a_job_whose_session_keeps_slots_is_not_forgotten() -> None:

@@ -163,7 +163,7 @@ def test_a_session_keeps_nothing_where_somebody_waits_already_and_for_its_own_ne
     pool.settle(following)
     assert held(pool, following, "failed").held == 2  # its variables are there
     pool.step(Tick)
-    assert pool.core.state.held == {following}
+    assert pool.core.state.retaining == {following}
 
 
 @pytest.mark.parametrize(

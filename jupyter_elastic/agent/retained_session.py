@@ -15,7 +15,7 @@ from jupyter_elastic.agent.outbox import Ask, Outbox
 from jupyter_elastic.jobfiles import sessions
 from jupyter_elastic.jobfiles.sessions import SessionFolder
 from jupyter_elastic.platform import processes
-from jupyter_elastic.types import ReleaseReported, Stop, WatchPinned
+from jupyter_elastic.types import ReleaseReported, Stop, WatchRetention
 
 LATE_S = 10.0
 """Seconds after the session's limit at which workers that have not ended by themselves are ended."""
@@ -23,11 +23,11 @@ LATE_S = 10.0
 log = logging.getLogger(__name__)
 
 
-class PinnedSession:
+class RetainedSession:
     """The slots that one ended cell's session retains."""
 
     def __init__(
-        self, order: WatchPinned, ask: Ask, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self, order: WatchRetention, ask: Ask, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
         self.order = order
         self._ask = ask
