@@ -16,7 +16,7 @@ from jupyter_elastic.client.open_requests import expect
 from jupyter_elastic.jobfiles.payload import SOURCE
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.server_ext.handler_base import JsonHandler, answers, job_file, job_number
-from jupyter_elastic.types import JobId, JobSpec
+from jupyter_elastic.types import JobChange, JobId, JobSpec
 from jupyter_elastic.types.errors import BadRequest
 from jupyter_elastic.types.texts import visible
 from jupyter_elastic.views import earlier_runs
@@ -38,14 +38,11 @@ class JobsHandler(JsonHandler):
 
 YEAR_9999 = 253_402_300_799
 """The last second that every calendar knows."""
-_Slots = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
+_Sizes = Annotated[tuple[Annotated[int, msgspec.Meta(ge=1, le=100_000)], ...], msgspec.Meta(max_length=1000)]
 
 
-class _Resize(msgspec.Struct, forbid_unknown_fields=True):
-    min_slots: _Slots | UnsetType = UNSET
-    max_slots: _Slots | UnsetType = UNSET
-    sizes: Annotated[tuple[_Slots, ...], msgspec.Meta(max_length=1000)] | UnsetType = UNSET
-    preemptible: bool | UnsetType = UNSET
+class _Change(JobChange, frozen=True, kw_only=True):
+    sizes: _Sizes | UnsetType = UNSET
     deadline_at: Annotated[float, msgspec.Meta(ge=0, le=YEAR_9999)] | UnsetType | None = UNSET
 
 
@@ -61,7 +58,7 @@ class JobHandler(JsonHandler):
     @answers("write")
     async def patch(self, job: str) -> None:
         """Change the job's range, or another of its demands; missing fields keep their value."""
-        given = msgspec.structs.asdict(self.body(_Resize))
+        given = msgspec.structs.asdict(self.body(_Change))
         if all(value is UNSET for value in given.values()):
             raise BadRequest(f"give at least one of {', '.join(given)}")
         await self.follower.ask(wire.ResizeJob(job=job_number(job), **given))

@@ -91,6 +91,7 @@ from jupyter_elastic.types.vocabulary import (
     Drain,
     GpuProcess,
     Host,
+    JobChange,
     JobId,
     JobRequest,
     JobSpec,

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from msgspec import UNSET, UnsetType
-from msgspec.structs import replace
-
 from jupyter_elastic.types.vocabulary import (
     AgentOrigin,
     Count,
     Drain,
     Host,
+    JobChange,
     JobId,
     JobSpec,
     Name,
@@ -143,7 +141,7 @@ class JobRequeued(AttemptEvent, frozen=True, kw_only=True):
     reason: Text = ""
 
 
-class JobResized(EventData, frozen=True, kw_only=True):
+class JobResized(EventData, JobChange, frozen=True, kw_only=True):
     """The job's range or other requests were changed; what is not set stays."""
 
     job: JobId
@@ -151,15 +149,6 @@ class JobResized(EventData, frozen=True, kw_only=True):
     max_slots: Count
     by: Text = ""
     """User who asked for the change; empty in old journals."""
-    sizes: tuple[int, ...] | UnsetType = UNSET
-    preemptible: bool | UnsetType = UNSET
-    deadline_at: float | UnsetType | None = UNSET
-
-    def applied(self, spec: JobSpec) -> JobSpec:
-        """Return the spec with this change applied."""
-        others = {name: getattr(self, name) for name in ("sizes", "preemptible", "deadline_at")}
-        changed = {name: value for name, value in others.items() if value is not UNSET}
-        return replace(spec, min_slots=self.min_slots, max_slots=self.max_slots, **changed)
 
 
 class JobEnded(EventData, frozen=True, kw_only=True):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import Meta
 
 from jupyter_elastic.types.policy import Plan
 from jupyter_elastic.types.vocabulary import (
     AgentOrigin,
     Count,
     Host,
+    JobChange,
     JobId,
     JobSpec,
     Name,
@@ -48,17 +49,10 @@ class Cancel(Stimulus, frozen=True, kw_only=True):
 
 
 class Resize(Stimulus, frozen=True, kw_only=True):
-    """Command: let the job hold `min_slots` to `max_slots` slots from now on, or change its other requests.
-
-    What is not set stays; with `sizes` alone the range follows from them.
-    """
+    """Command: let the job hold another range of slots from now on, or change its other requests."""
 
     job: JobId
-    min_slots: Annotated[int, Meta(ge=1, le=100_000)] | UnsetType = UNSET
-    max_slots: Annotated[int, Meta(ge=1, le=100_000)] | UnsetType = UNSET
-    sizes: tuple[int, ...] | UnsetType = UNSET
-    preemptible: bool | UnsetType = UNSET
-    deadline_at: float | UnsetType | None = UNSET
+    change: JobChange
 
 
 class UsePolicy(Stimulus, frozen=True, kw_only=True):

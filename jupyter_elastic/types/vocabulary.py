@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Annotated, Literal, Self, TypeAlias
 
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.structs import replace
 
 JobId: TypeAlias = int
@@ -199,6 +199,21 @@ class JobSpec(JobRequest, frozen=True, kw_only=True, gc=False):
     """True if the workers find each other on one host only, whichever that is."""
     prefers: Annotated[tuple[Annotated[str, Meta(max_length=300)], ...], Meta(max_length=1024)] = ()
     """Slots, in order, that the job gets before other free slots of their host: those that its session last used."""
+
+
+class JobChange(Record, frozen=True, kw_only=True):
+    """A change of what a job asked for; what is not set stays. With `sizes` alone the range follows from them."""
+
+    min_slots: int | UnsetType = UNSET
+    max_slots: int | UnsetType = UNSET
+    sizes: tuple[int, ...] | UnsetType = UNSET
+    preemptible: bool | UnsetType = UNSET
+    deadline_at: float | UnsetType | None = UNSET
+
+    def applied(self, spec: JobSpec) -> JobSpec:
+        """Return the spec with this change."""
+        found = {name: getattr(self, name) for name in JobChange.__struct_fields__}
+        return replace(spec, **{name: value for name, value in found.items() if value is not UNSET})
 
 
 class Retention(Record, frozen=True, kw_only=True):

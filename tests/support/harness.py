@@ -11,9 +11,11 @@ from jupyter_elastic.types import (
     Event,
     Host,
     HostsReported,
+    JobChange,
     JobSpec,
     Plan,
     Propose,
+    Resize,
     RunningReported,
     Size,
     Slot,
@@ -45,6 +47,8 @@ class Harness:
 
     def step(self, kind: type[Stimulus], *, by: str = "ann", key: str = "", **what: Any) -> list[AnyEventData]:
         self.now += 1
+        if kind is Resize:
+            what = {"job": what.pop("job"), "change": JobChange(**what)}
         stimulus = kind(**{"at": self.now, "by": by, "id": key or f"s{self.now}", **what})
         events, self.effects = self.core.step(stimulus)
         self.events += events

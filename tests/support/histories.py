@@ -29,6 +29,7 @@ from jupyter_elastic.types import (
     Forget,
     Host,
     HostsReported,
+    JobChange,
     JobSpec,
     JobStarted,
     JobSubmitted,
@@ -219,7 +220,8 @@ class World:
             self.refused(Cancel, by=r.choice(OWNERS), job=self.any_job())
         elif what < 0.9:
             least = r.randint(1, 4)
-            self.refused(Resize, by="ann", job=self.any_job(), min_slots=least, max_slots=least + r.randint(-1, 4))
+            job, change = self.any_job(), JobChange(min_slots=least, max_slots=least + r.randint(-1, 4))
+            self.refused(Resize, by="ann", job=job, change=change)
         else:
             source = r.choice(("", "", "def plan(view):\n    return {}\n"))
             name = r.choice((*self.memos, *POLICIES))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta, Struct
 
-from jupyter_elastic.types import AgentOrigin, JobId, JobSpec, Name, PublicKey, Report, Right
+from jupyter_elastic.types import AgentOrigin, JobChange, JobId, JobSpec, Name, PublicKey, Report, Right
 
 
 class _Struct(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -66,15 +66,10 @@ class ReleaseJob(Ask, frozen=True, kw_only=True):
     """Do so though the agent lives, or a lease runs: processes of the job may still run."""
 
 
-class ResizeJob(Ask, frozen=True, kw_only=True):
-    """Change a job's range, or another of its demands; unset fields keep their value (`Resize`). Answer: `Done`."""
+class ResizeJob(Ask, JobChange, frozen=True, kw_only=True):
+    """Change a job's range, or another of its demands; unset fields keep their value. Answer: `Done`."""
 
     job: JobId
-    min_slots: int | UnsetType = UNSET
-    max_slots: int | UnsetType = UNSET
-    sizes: tuple[int, ...] | UnsetType = UNSET
-    preemptible: bool | UnsetType = UNSET
-    deadline_at: float | UnsetType | None = UNSET
 
 
 class BeginDrain(Ask, frozen=True, kw_only=True, tag="Drain"):

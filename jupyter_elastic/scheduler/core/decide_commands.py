@@ -160,7 +160,7 @@ def _resize(state: State, command: Resize) -> list[AnyEventData]:
     if job.phase != "queued":
         spec = replace(spec, begins=0)
     _check_spec(spec)
-    if isinstance(command.deadline_at, float) and command.deadline_at <= command.at:
+    if isinstance(data.deadline_at, float) and data.deadline_at <= command.at:
         raise BadRequest("the deadline lies in the past; give a later one")
     _check_fits(state, spec)
     if spec == replace(job.spec, begins=spec.begins) and not job.stays:
@@ -183,12 +183,13 @@ def _resize(state: State, command: Resize) -> list[AnyEventData]:
 
 def _resized(spec: JobSpec, command: Resize) -> JobResized:
     """Return the command's event, with the values that the command leaves out."""
-    sizes = () if command.sizes is UNSET else tuple(sorted(set(command.sizes)))
+    change = command.change
+    sizes = () if change.sizes is UNSET else tuple(sorted(set(change.sizes)))
     low, high = spec.min_slots, spec.max_slots
-    if sizes and command.min_slots is UNSET and command.max_slots is UNSET:
+    if sizes and change.min_slots is UNSET and change.max_slots is UNSET:
         low, high = sizes[0], sizes[-1]
-    low = low if command.min_slots is UNSET else command.min_slots
-    high = high if command.max_slots is UNSET else command.max_slots
+    low = low if change.min_slots is UNSET else change.min_slots
+    high = high if change.max_slots is UNSET else change.max_slots
     outside = [size for size in sizes if not low <= size <= high]
     if outside:
         raise BadRequest(f"the size {outside[0]} lies outside {low}:{high}; change one of them")
@@ -197,9 +198,9 @@ def _resized(spec: JobSpec, command: Resize) -> JobResized:
         min_slots=low,
         max_slots=high,
         by=plan.plain(command.by),
-        sizes=UNSET if command.sizes is UNSET else sizes,
-        preemptible=command.preemptible,
-        deadline_at=command.deadline_at,
+        sizes=UNSET if change.sizes is UNSET else sizes,
+        preemptible=change.preemptible,
+        deadline_at=change.deadline_at,
     )
 
 

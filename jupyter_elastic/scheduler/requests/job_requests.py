@@ -10,7 +10,7 @@ from posixpath import normpath
 
 import msgspec
 from msgspec import UNSET
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.access.auth import Rights
@@ -191,5 +191,5 @@ def _resize(ask: wire.ResizeJob, context: Context, store: StateStore, rights: Ri
     least = 0 if ask.min_slots is UNSET else ask.min_slots
     smallest = 0 if ask.sizes is UNSET else min(ask.sizes, default=0)
     rights.hold(max(least, smallest), shares.shares.most.of(job.owner, job.spec.group))
-    store.command(Resize(**store.stamp(context.peer.user), **asdict(ask)))
+    store.command(Resize(**store.stamp(context.peer.user), job=ask.job, change=ask))
     return wire.Done()
