@@ -19,12 +19,10 @@ from jupyter_elastic.scheduler.access.visibility import Visibility
 from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.clock import Clock
 from jupyter_elastic.scheduler.event_streams import Subscriptions
-from jupyter_elastic.scheduler.journal.audit_query import AuditQuery
-from jupyter_elastic.scheduler.journal.history_query import HistoryQuery
 from jupyter_elastic.scheduler.journal.journal import Journal
+from jupyter_elastic.scheduler.journal.queries import AuditQuery, HistoryQuery, UsageQuery
 from jupyter_elastic.scheduler.journal.refusals import Refusals
 from jupyter_elastic.scheduler.journal.state_store import StateStore
-from jupyter_elastic.scheduler.journal.usage_query import UsageQuery
 from jupyter_elastic.scheduler.net.transport import Transport
 from jupyter_elastic.scheduler.planning.planner import Planner
 from jupyter_elastic.scheduler.planning.policy_runner import PolicyRunner

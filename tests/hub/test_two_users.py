@@ -18,7 +18,7 @@ import requests
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.platform import endpoints
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.scheduler.journal.usage_query import Usage
+from jupyter_elastic.scheduler.journal.slot_usage import Usage
 from jupyter_elastic.types import JobInfo, JobStarted, JobSubmitted, KeyRevoked
 from tests.hub.conftest import Machine
 from tests.support.hub import Kernel, Login, until

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from jupyter_elastic.scheduler.journal.usage_query import Usage
+from jupyter_elastic.scheduler.journal.slot_usage import Usage
 from jupyter_elastic.scheduler.sim.simulated_hosts import pool
 from jupyter_elastic.scheduler.sim.simulation import Costs, Simulation, make_policy
 from jupyter_elastic.scheduler.sim.workload import TraceJob

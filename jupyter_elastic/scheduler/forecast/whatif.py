@@ -327,11 +327,6 @@ class _Run:
                 turn = self.turns[row].get(name, Turn())
                 self.turns[row][name] = replace(turn, owed_s=turn.owed_s + slots * seconds)
 
-    def _next_ending(self) -> float:
-        """Return the seconds from now until the next host is drained for its end; infinity: none."""
-        ends = (host.until - LEAVE_S - self.view.now for host in self.view.hosts if host.until is not None)
-        return min((end for end in ends if end > self.ahead), default=math.inf)
-
     def _hosts(self) -> tuple[HostView, ...]:
         """Return the hosts with the present free slots, filled from the last: placement is beyond a forecast.
 

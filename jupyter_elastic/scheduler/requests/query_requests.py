@@ -17,10 +17,8 @@ from jupyter_elastic.scheduler.core.decide_commands import found
 from jupyter_elastic.scheduler.core.explain import policy_reason
 from jupyter_elastic.scheduler.core.state import State
 from jupyter_elastic.scheduler.event_streams import Subscriptions
-from jupyter_elastic.scheduler.journal.audit_query import AuditQuery
-from jupyter_elastic.scheduler.journal.history_query import HistoryQuery
+from jupyter_elastic.scheduler.journal.queries import AuditQuery, HistoryQuery, UsageQuery
 from jupyter_elastic.scheduler.journal.state_store import Context, StateStore
-from jupyter_elastic.scheduler.journal.usage_query import UsageQuery
 from jupyter_elastic.scheduler.requests.answering import Answer, LongAnswer, Service, answers
 from jupyter_elastic.types import Event
 from jupyter_elastic.types.errors import BadRequest

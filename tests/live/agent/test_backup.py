@@ -19,7 +19,7 @@ from jupyter_elastic.platform import private_files
 from jupyter_elastic.scheduler.core import Core
 from jupyter_elastic.scheduler.journal.journal import Journal
 from jupyter_elastic.scheduler.journal.restore import restore
-from jupyter_elastic.scheduler.journal.usage_query import Usage
+from jupyter_elastic.scheduler.journal.slot_usage import Usage
 from jupyter_elastic.types import BooksRestored, Event, JobStarted
 from tests.conftest import NO_FOLDER
 from tests.live.agent.test_rigid import PLAIN

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.protocol.wire import SwitchPolicy
-from jupyter_elastic.scheduler.journal.usage_query import Usage
+from jupyter_elastic.scheduler.journal.slot_usage import Usage
 from jupyter_elastic.types import JobSpec, JobStarted, SlotsReleased
 from tests.support.guests import guest, invite, tcp_options
 from tests.support.pool import Pool

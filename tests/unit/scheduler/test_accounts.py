@@ -16,7 +16,7 @@ from rich.console import Console
 
 from jupyter_elastic.cli import usage_command
 from jupyter_elastic.scheduler.core import State
-from jupyter_elastic.scheduler.journal import history_query
+from jupyter_elastic.scheduler.journal import queries
 from jupyter_elastic.scheduler.journal.journal import Journal
 from jupyter_elastic.types import (
     AnyEventData,
@@ -94,7 +94,7 @@ def accounts(folder: Path, events: list[Event], since: float, now: float = 0.0) 
     """By job what `jobs --ended --since` folds of a journal."""
     journal = Journal(folder / "journal")
     journal.append(events)
-    book = history_query.HistoryQuery(journal)
+    book = queries.HistoryQuery(journal)
 
     def pages() -> Iterator[Event]:
         after, more = 0, True
@@ -143,7 +143,7 @@ def independent(events: list[Event], now: float) -> dict[int, dict[str, float]]:
 
 
 def test_growth_shrink_preemption_and_a_lost_lease_are_counted_by_kind_of_slot(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(history_query, "PAGE", 3)
+    monkeypatch.setattr(queries, "PAGE", 3)
     found = accounts(tmp_path, story(), 0.0)
     assert {job: dict(one["slot_s"]) for job, one in found.items()} == {
         1: {"cpu": 3.125 + 3.0 + 120.75, "H100": 2.0}, 2: {"A100": 15.5, "server": 7.75}, 3: {},
@@ -164,7 +164,7 @@ def test_a_job_that_has_ended_since_is_counted_from_its_beginning(tmp_path: Path
 
 @pytest.mark.parametrize("seed", range(4))
 def test_over_a_day_each_job_has_what_the_events_say(tmp_path: Path, seed: int, monkeypatch) -> None:
-    monkeypatch.setattr(history_query, "PAGE", 500)
+    monkeypatch.setattr(queries, "PAGE", 500)
     events = a_day(seed, 2500)
     middle, now = (events[0].at + events[-1].at) / 2, events[-1].at + 10.0
     found, expected = accounts(tmp_path, events, middle, now), independent(events, now)

@@ -9,7 +9,7 @@ import pytest
 
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.agents import Agents
-from jupyter_elastic.scheduler.journal.audit_query import row
+from jupyter_elastic.scheduler.journal.queries import row
 from jupyter_elastic.scheduler.journal.state_store import StateStore
 from jupyter_elastic.scheduler.net.peers import Peer
 from jupyter_elastic.scheduler.net.transport import Transport

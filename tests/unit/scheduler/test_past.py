@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.scheduler.core import Core
-from jupyter_elastic.scheduler.journal import history_query
-from jupyter_elastic.scheduler.journal.history_query import HistoryQuery
+from jupyter_elastic.scheduler.journal import queries
 from jupyter_elastic.scheduler.journal.journal import Journal
+from jupyter_elastic.scheduler.journal.queries import HistoryQuery
 from jupyter_elastic.types import (
     AnyEventData,
     Event,
@@ -82,7 +82,7 @@ def test_a_long_past_comes_in_pages_and_nothing_twice(
     book: tuple[HistoryQuery, Core], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, _ = asked(book, 0.0)
-    monkeypatch.setattr(history_query, "PAGE", 5)
+    monkeypatch.setattr(queries, "PAGE", 5)
     pages, after, more = [], 0, True
     while more:
         page, more = asked(book, 0.0, after)

@@ -13,8 +13,9 @@ import pytest
 from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.journal.journal import Journal
+from jupyter_elastic.scheduler.journal.queries import UsageQuery
 from jupyter_elastic.scheduler.journal.restore import restore, save_snapshot
-from jupyter_elastic.scheduler.journal.usage_query import Usage, UsageQuery
+from jupyter_elastic.scheduler.journal.slot_usage import Usage
 from jupyter_elastic.types import (
     Event,
     HostsChanged,

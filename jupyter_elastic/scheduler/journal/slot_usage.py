@@ -1,20 +1,17 @@
 """Compute from the journal how long users held slots, which of these were borrowed, and who lent them.
 
-`Usage` is a pure fold. `UsageQuery` feeds it the journal's new events before each answer, in a thread of its own, so
-that a long journal delays nobody and is read once. Slots that an account holds beyond its entitlement (`entitlement`)
+`Usage` is a pure fold. Slots that an account holds beyond its entitlement (`entitlement`)
 are borrowed, those that it leaves of its entitlement are unused. Slots of the unused that others hold are lent, by each
 lender in proportion: in sum as many slots are lent as are borrowed.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter, defaultdict
 from datetime import UTC, datetime
 
 from jupyter_elastic.protocol.wire import UsageRow
 from jupyter_elastic.scheduler.journal.entitlement import Account, entitlements
-from jupyter_elastic.scheduler.journal.journal import Journal
 from jupyter_elastic.types import (
     Event,
     HostsChanged,
@@ -141,25 +138,3 @@ class Usage:
             account: (float(held[account]), over.get(account, 0.0), lent.get(account, 0.0))
             for account in held.keys() | lent.keys()
         }
-
-
-class UsageQuery:
-    """Queries for the usage over a pool's whole history."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._usage = Usage()
-        self._seq = 0
-        """Number of the last event that was folded."""
-        self._reading = asyncio.Lock()
-
-    async def rows(self, since: float, now: float) -> list[UsageRow]:
-        """Return `Usage.rows`. JournalError if the journal is damaged."""
-        async with self._reading:
-            return await asyncio.to_thread(self._read, since, now)
-
-    def _read(self, since: float, now: float) -> list[UsageRow]:
-        for event in self._journal.of_kinds(self._seq, tuple(kind.__name__ for kind in KINDS)):
-            self._usage.take(event)
-            self._seq = event.seq
-        return self._usage.rows(since, now)
