@@ -92,7 +92,7 @@ GUARDS = (
           "max(SAVED_S - job.lease_s, 0.0)", "0.0",
           f"{LEASES}::test_what_saves_before_it_ends_has_the_time_that_its_driver_gives_it[5.0-preempt]"),
     Guard("a session that keeps slots too long loses them", "scheduler/slots/leases.py",
-          "*(state.ended[job] for job in state.pinned)]", "]",
+          "*state.retained(exclusive=True)]", "]",
           "unit/scheduler/test_agents.py::test_a_session_that_never_gives_its_slots_back_loses_them[True]"),
     Guard("users of a shared pool reach its hosts as themselves", "hostfiles/shared_hosts.py",
           "if host_providers.parse(host).isolates_users:", "if host_providers.parse(host):",
