@@ -49,7 +49,7 @@ def source() -> str:
     return "\n".join([HEAD, *found.values()])
 
 
-def _written(info: kinds.Type, found: dict[str, str]) -> str:
+def _written(info: kinds.Type, found: dict[str, str]) -> str:  # noqa: PLR0911
     """Return the TypeScript type; write the interfaces that it needs into `found`."""
     match info:
         case kinds.Metadata(type=inner):

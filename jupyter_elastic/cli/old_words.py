@@ -18,7 +18,7 @@ OLD = {"jobs": "job list", "hosts": "host slots", "sessions": "session list"} | 
 """Old command -> noun and verb. Old commands that are nouns today are translated by their arguments."""
 
 
-def renewed(words: Sequence[str], known: Container[str]) -> list[str]:
+def renewed(words: Sequence[str], known: Container[str]) -> list[str]:  # noqa: PLR0911
     """Return the words of a command line in today's form. An installed command in `known` keeps its name."""
     first, *rest = words or [""]
     if first in OLD and first not in known:

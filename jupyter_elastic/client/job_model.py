@@ -122,7 +122,7 @@ class JobModel:
         self.explanation, self.until = explained
         return new
 
-    def fold(self, event: Event) -> None:
+    def fold(self, event: Event) -> None:  # noqa: C901, PLR0912  a case for each event
         """Fold an event in; other jobs' events change nothing, of the pool's only those about its slots count."""
         data = event.data
         if event.seq <= self.seq:

@@ -166,7 +166,7 @@ class Membership(AttemptGroup):
             return []
         return [_kill(worker)] if worker.slot in self.refused else self._refuse(worker)
 
-    def gone(self, name: str, *, by_itself: bool = False) -> list[Action]:
+    def gone(self, name: str, *, by_itself: bool = False) -> list[Action]:  # noqa: PLR0911
         """Record that a worker's process is gone, for any reason; `by_itself`: it was not killed."""
         needed = self.needs(name)
         worker = self._hear(name, Gone)

@@ -112,7 +112,7 @@ class ForkServer:
         self._poll.register(listener, select.POLLIN)
         self._poll.register(self._wake, select.POLLIN)
 
-    def serve(self) -> socket.socket | None:
+    def serve(self) -> socket.socket | None:  # noqa: C901, PLR0912  a case for each message
         """Fork for each request until the server is to end: None. In a child: the socket by which its connection comes.
 
         The connection comes as one byte with the descriptor; the end of the stream says that there will be none.

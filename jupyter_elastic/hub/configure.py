@@ -38,7 +38,7 @@ _SERVER_SCOPES = ("users:activity!user", "access:servers!server")
 _ACCESS = f"access:services!service={SERVICE}"
 
 
-def configure(
+def configure(  # noqa: PLR0913
     c: Any,
     *,
     socket: str = "",

@@ -52,7 +52,7 @@ def globals_read(code: types.CodeType) -> Iterator[str]:
             yield from globals_read(constant)
 
 
-def in_code(
+def in_code(  # noqa: C901, PLR0912  a case for each instruction
     code: types.CodeType, namespace: Mapping[str, Any], known: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[str]:
     """Yield the names that code and its inner functions use; `namespace`: its globals, `known`: imported names."""

@@ -83,7 +83,7 @@ class Package(Struct, frozen=True, kw_only=True):
         return len(self.payload.names)
 
 
-def package(
+def package(  # noqa: PLR0913
     source: str,
     namespace: Mapping[str, Any],
     *,
@@ -233,7 +233,7 @@ def _closure(names: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:
     return list(found)
 
 
-def _codes(value: Any, namespace: Mapping[str, Any]) -> Iterator[types.CodeType]:
+def _codes(value: Any, namespace: Mapping[str, Any]) -> Iterator[types.CodeType]:  # noqa: C901, PLR0912  a case for each kind of value
     """Yield the code of a notebook's function, class or instance of such a class."""
     if isinstance(value, (staticmethod, classmethod)):
         value = value.__func__

@@ -126,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _settings(options: DaemonOptions) -> Settings:
+def _settings(options: DaemonOptions) -> Settings:  # noqa: C901  an option each
     if options.slots is not None and not 1 <= options.slots <= 10_000:
         raise BadRequest(f"--slots {options.slots}: expected a number from 1 to 10000")
     if options.server_slots is not None and not 0 <= options.server_slots <= 10_000:

@@ -83,7 +83,7 @@ def size() -> int:
     return _members()[1]
 
 
-def batches(
+def batches(  # noqa: C901, PLR0913  its arguments are checked
     data: Any,
     batch_size: int,
     *,

@@ -25,7 +25,7 @@ from jupyter_elastic.types.errors import BadRequest
 _idle_said = False
 
 
-def iterate(
+def iterate(  # noqa: PLR0913  the arguments of `batches`
     content: Any,
     batch_size: int,
     *,

@@ -11,7 +11,7 @@ from msgspec import Struct
 from jupyter_elastic.client.job_screen import JobScreen
 from jupyter_elastic.jobfiles import failure
 from jupyter_elastic.views import static_display
-from jupyter_elastic.views.follower import FollowedJob
+from jupyter_elastic.views.followed_job import FollowedJob
 from jupyter_elastic.views.output import Output, without
 
 

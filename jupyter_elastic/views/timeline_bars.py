@@ -171,7 +171,7 @@ def _together(bars: list[Bar], shortest: float) -> list[Bar]:
     return [*kept, *boxes.values()]
 
 
-def future_bars(
+def future_bars(  # noqa: C901  a case for each kind of bar
     rows: Rows, outlook: Outlook, held: Mapping[JobId, Sequence[SlotId]], made_at: float, until: float
 ) -> list[Bar]:
     """Return the most likely bars from `made_at` on. Unreserved slots are chosen near those that the job has.

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 from jupyter_elastic.client import services
 from jupyter_elastic.client.job import Job
 from jupyter_elastic.types.errors import ElasticError
-from jupyter_elastic.views.follower import FollowedJob, PoolFollower
+from jupyter_elastic.views.followed_job import FollowedJob
+from jupyter_elastic.views.follower import PoolFollower
 from jupyter_elastic.views.output import Output
 
 PUSH_S = 1 / 3

@@ -70,7 +70,7 @@ class Rings(RuleBasedStateMachine):
 
     # the world does what it is told
 
-    def do(self, actions: list[Action]) -> None:
+    def do(self, actions: list[Action]) -> None:  # noqa: C901
         for action in actions:
             match action:
                 case StartMember(name, slot, newcomer=newcomer):

@@ -33,7 +33,7 @@ def patience_s(env: Mapping[str, str]) -> float:
         return WAIT_S
 
 
-def sentence(reports: Iterable[StackReport], ended: Sequence[int], patience_s: float) -> str:
+def sentence(reports: Iterable[StackReport], ended: Sequence[int], patience_s: float) -> str:  # noqa: PLR0911
     """Return a sentence that says which ranks wait for which; empty when no rank waits, or none can be blamed.
 
     `ended` are the ranks whose cell has ended. A rank that only computes doesn't wait, however long it takes.

@@ -164,7 +164,7 @@ class HorovodWorker(GroupWorker):
 
     def _enter_private(self, place: Private, real: Callable[[], Any]) -> Any:
         self._break_reserved_rank()
-        self._set_environment(rank=0, size=1)
+        _set_environment(self.host.name, rank=0, size=1)
         self._private = (self._basics, real)
         value = real()
         self._alone = place.alone
@@ -227,7 +227,7 @@ class HorovodWorker(GroupWorker):
         if isinstance(go, Private):
             return self._enter_private(go, real)
         place = self.decoded(go, Rendezvous)
-        self._set_environment(go.rank, go.size, place.address)
+        _set_environment(self.host.name, go.rank, go.size, place.address)
         os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = LOOPBACK
         os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(place.store)
         self._states.begin(go.rank, restore=go.restore, watch=self._watch if go.collective else None)
@@ -240,22 +240,6 @@ class HorovodWorker(GroupWorker):
 
                 raise HorovodInternalError(f"the group broke while it formed: {problem}") from problem
         return value
-
-    def _set_environment(self, rank: int, size: int, address: str = LOOPBACK) -> None:
-        os.environ.update(
-            HOROVOD_RANK=str(rank),
-            HOROVOD_SIZE=str(size),
-            HOROVOD_LOCAL_RANK="0",
-            HOROVOD_LOCAL_SIZE="1",
-            HOROVOD_CROSS_RANK=str(rank),
-            HOROVOD_CROSS_SIZE=str(size),
-            HOROVOD_HOSTNAME=self.host.name,
-            HOROVOD_CONTROLLER="gloo",
-            HOROVOD_CPU_OPERATIONS="gloo",
-            HOROVOD_GLOO_IFACE=interface(address),
-            HOROVOD_GLOO_HOSTNAME=address,  # read by our build's Gloo, where Horovod forgets the interface
-            HOROVOD_ELASTIC="1",
-        )
 
     def _notify(self) -> None:
         """Tell every native state, for its next commit, that the driver calls this worker to the rendezvous."""
@@ -280,9 +264,6 @@ class HorovodWorker(GroupWorker):
         self._states.hook(state)
         if not any(known is state for known in self._listeners):
             self._listeners.append(state)
-
-    def _forget(self, state: Any) -> None:
-        self._listeners = [known for known in self._listeners if known is not state]
 
     # --- putting them in
 
@@ -324,7 +305,7 @@ class HorovodWorker(GroupWorker):
                 worker._register(listener)
 
             def remove_listener(self, listener: Any) -> None:
-                worker._forget(listener)
+                worker._listeners = [known for known in worker._listeners if known is not listener]
 
             def handle_hosts_updated(self, *args: Any) -> None:
                 pass
@@ -406,3 +387,20 @@ def _spare_autograph(module: types.ModuleType) -> None:
     for part in (module, sys.modules.get("horovod.tensorflow.functions")):
         if part is not None and hasattr(part, "_make_subgraph"):
             part._make_subgraph = lambda plain: function(plain, autograph=False)  # type: ignore[attr-defined]
+
+
+def _set_environment(host: str, rank: int, size: int, address: str = LOOPBACK) -> None:
+    os.environ.update(
+        HOROVOD_RANK=str(rank),
+        HOROVOD_SIZE=str(size),
+        HOROVOD_LOCAL_RANK="0",
+        HOROVOD_LOCAL_SIZE="1",
+        HOROVOD_CROSS_RANK=str(rank),
+        HOROVOD_CROSS_SIZE=str(size),
+        HOROVOD_HOSTNAME=host,
+        HOROVOD_CONTROLLER="gloo",
+        HOROVOD_CPU_OPERATIONS="gloo",
+        HOROVOD_GLOO_IFACE=interface(address),
+        HOROVOD_GLOO_HOSTNAME=address,  # read by our build's Gloo, where Horovod forgets the interface
+        HOROVOD_ELASTIC="1",
+    )

@@ -76,7 +76,7 @@ class StoreServer:
             self._serving.discard(task)
             writer.close()
 
-    async def _answer(self, request: messages.Request) -> StoreAnswer:
+    async def _answer(self, request: messages.Request) -> StoreAnswer:  # noqa: PLR0911
         match request:
             case messages.Set(key, value):
                 return self._put(key, value)

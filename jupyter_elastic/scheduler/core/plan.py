@@ -59,7 +59,7 @@ def judge(state: State, plan: Any) -> str | None:
     return _judge(plan, find, held, state.capacity, state.server_capacity)
 
 
-def _judge(
+def _judge(  # noqa: C901, PLR0911  a check each
     plan: Any,
     find: Callable[[JobId], JobView | None],
     held: Iterable[JobView],

@@ -61,7 +61,7 @@ PAGE = 2_000
 """Events in one answer: as many as fit into a frame with usual jobs."""
 
 
-def row(event: Event, owners: Mapping[JobId, str]) -> AuditRow:
+def row(event: Event, owners: Mapping[JobId, str]) -> AuditRow:  # noqa: C901, PLR0912  a case for each event
     """Return the line of an event of `AUDITED`; `owners` gives the owners of jobs."""
     data = event.data
     job: JobId | None = getattr(data, "job", None)

@@ -109,7 +109,7 @@ def sized(job: JobView, size: str) -> int:
     return rungs[-1] if rungs else 0
 
 
-def seat(
+def seat(  # noqa: C901, PLR0912  a step of the search each
     draft: Draft, order: Iterable[JobView], *, size: str = "min", strict: bool = False, keep: bool = False
 ) -> JobView | None:
     """Give jobs slots in this order, each whole; return the first waiting one that doesn't fit, None if all do.

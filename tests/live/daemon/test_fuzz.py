@@ -52,7 +52,7 @@ class Fuzz:
             return bytes(broken)
         return whole
 
-    def value(self, kind: inspect.Type) -> Any:
+    def value(self, kind: inspect.Type) -> Any:  # noqa: PLR0911
         """One of this type, or something else."""
         chance = self.chance
         if chance.random() < 0.02:

@@ -40,7 +40,7 @@ def values(path: Path) -> dict[str, Any]:
 class Bench:
     """One attempt of one cell."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         engine: type[Engine],
         folder: Path,

@@ -20,7 +20,7 @@ SEEDS = range(100 if "JUPYTER_ELASTIC_TEST_EVERYTHING" in os.environ else 1)
 
 @EVERYTHING
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_sessions_variables_are_what_a_plain_model_says(shared_pool: Pool, tmp_path: Path, seed: int) -> None:
+def test_every_sessions_variables_are_what_a_plain_model_says(shared_pool: Pool, tmp_path: Path, seed: int) -> None:  # noqa: C901, PLR0912
     """Cells, cells that are interrupted, deaths of workers and drivers, ends, and jobs of others between them."""
     chance, pool = random.Random(seed), shared_pool
     there = [Session(pool, f"s{seed}-{name}", slots=slots) for name, slots in (("one", 1), ("two", 2), ("too", 2))]

@@ -13,7 +13,7 @@ from jupyter_elastic.types.errors import BadRequest
 
 
 def parsed(*words: str) -> argparse.Namespace:
-    return commands.parser("jupyter elastic", notebook=True, first="host").parse_args(["host", *words])
+    return commands.parsed("%elastic", ["host", *words], notebook=True)
 
 
 @pytest.mark.parametrize(

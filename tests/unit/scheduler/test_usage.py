@@ -81,7 +81,7 @@ def due(capacity: int, there: set[tuple[str, str]], shares: SharesChanged) -> di
     return found
 
 
-def independent(events: list[Event], now: float) -> dict[Row, Figures]:
+def independent(events: list[Event], now: float) -> dict[Row, Figures]:  # noqa: C901
     """Slot-seconds held, borrowed and lent by (day, user, group): moment after moment, each slot for its holder."""
     jobs: dict[int, tuple[str, str]] = {}
     unfinished: set[int] = set()

@@ -123,7 +123,7 @@ def test_a_changed_pyproject_installs_no_framework_again(place: Path) -> None:
     assert installs(asked, "-e .[dev]")
     assert not installs(asked, "torch")
     assert not installs(asked, "tensorflow")
-    assert "elastic build-horovod" in asked  # which takes the wheel that it has built
+    assert "elastic admin build-horovod" in asked  # which takes the wheel that it has built
 
 
 def test_what_pip_was_killed_in_is_forgotten(tmp_path: Path) -> None:

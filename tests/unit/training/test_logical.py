@@ -70,7 +70,7 @@ def test_logical_workers_share_each_batch_whatever_the_size():
 X, Y = torch.randn(64, 4, generator=torch.Generator().manual_seed(0)), torch.zeros(64, 1)
 
 
-def trained(
+def trained(  # noqa: PLR0913
     model=None,
     *,
     workers=4,

@@ -13,7 +13,8 @@ from jupyter_elastic.scheduler.forecast.outlook import Outlook
 from jupyter_elastic.scheduler.forecast.whatif import TOO_SLOW
 from jupyter_elastic.types import JobInfo, JobSpec
 from jupyter_elastic.views import forecasts
-from jupyter_elastic.views.follower import KEEP_S, RETRY_S, FollowedJob, PoolFollower
+from jupyter_elastic.views.followed_job import FollowedJob
+from jupyter_elastic.views.follower import KEEP_S, RETRY_S, PoolFollower
 from jupyter_elastic.views.forecasts import ASKED_IDLE_S, ASKED_S, EVERY_S, Shadows, Waits
 from jupyter_elastic.views.job_page import page_now
 from tests.support.virtual_time import run

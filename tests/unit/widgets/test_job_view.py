@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from jupyter_elastic.types import Event, HoldEnded, JobInfo, JobSpec, Retention
-from jupyter_elastic.views.follower import FollowedJob, PoolFollower
+from jupyter_elastic.views.followed_job import FollowedJob
+from jupyter_elastic.views.follower import PoolFollower
 from jupyter_elastic.views.job_page import job_page, kept_page
 from jupyter_elastic.views.updater import POLL_S, PUSH_S, TICK_S, draw_hold, draw_job
 from jupyter_elastic.widgets.job_widget import JobWidget

@@ -104,7 +104,7 @@ def test_a_value_that_is_set_is_shown_beside_the_default():
 def test_what_can_not_be_described_is_said():
     with pytest.raises(NotFound, match=r"no policy 'optimum'; there are afs, .*did you mean optimus"):
         told("describe", "optimum")
-    with pytest.raises(BadRequest, match="policy describe NAME"):
+    with pytest.raises(BadRequest, match="policy describe: the following arguments are required: NAME"):
         told("describe")
-    with pytest.raises(BadRequest, match="one word too many"):
+    with pytest.raises(BadRequest, match="unrecognized arguments: las"):
         told("fifo", "las")
