@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import sys
-from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -17,7 +16,7 @@ from jupyter_elastic.forkserver.parents import WARM_VARIABLE
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.platform import endpoints, paths, private_files, processes
 from jupyter_elastic.platform.lock import Lock
-from jupyter_elastic.protocol.wire import Done, Jobs, LeasesRenewed, ListJobs, RenewLeases
+from jupyter_elastic.protocol.wire import Done, Jobs, LeasesRenewed, ListJobs, RenewLeases, Welcome
 from jupyter_elastic.types import ExitReported, JobInfo, JobSpec, Launch, Rescale, RunningReported, Stop
 from jupyter_elastic.types.errors import DaemonUnreachable
 from tests.support import fake_engine
@@ -205,10 +204,18 @@ def test_an_agent_leaves_ten_minutes_after_the_last_answer(pool_dir):
     assert now == 300.0 + agent.DAEMON_GONE_S + agent.PING_S
 
 
+def free(lock):
+    """Whether others can share it now."""
+    other = Lock(lock.path)
+    shared = other.share(0.0)
+    other.release()
+    return shared
+
+
 class Idle(Daemon):
     """A daemon for an agent whose clock goes on with its pauses; `jobs` of the user wait."""
 
-    welcome = SimpleNamespace(user="me", log_format="text")
+    welcome = Welcome(version=1, package="", user="me", pool="/elsewhere", seq=0, policy="fifo", started_at=0.0)
 
     def __init__(self):
         super().__init__()
@@ -236,7 +243,9 @@ class Idle(Daemon):
 
             watched = agent.Agent(self, monotonic=clock, sleep=self.sleep, clients=clients)
             task = asyncio.create_task(watched.run())
-            await asyncio.gather(task, return_exceptions=True)
+            (ended,) = await asyncio.gather(task, return_exceptions=True)
+            if isinstance(ended, Exception):
+                raise ended
             return not task.cancelled()
 
         async def limited():
@@ -251,9 +260,9 @@ def test_an_agent_with_nothing_to_do_and_nobody_there_leaves_after_a_quarter_of_
     left, clients = daemon.run()
     assert left
     assert agent.IDLE_S == 900 <= daemon.now <= agent.IDLE_S + 2 * agent.PING_S
-    assert not Lock(clients.path).share(0.0), "who comes now waits until it has gone"
+    assert not free(clients), "who comes now waits until it has gone"
     clients.release()
-    assert Lock(clients.path).share(0.0)
+    assert free(clients)
 
 
 def test_an_agent_stays_as_long_as_a_process_of_its_user_may_need_it(pool_dir):
@@ -276,7 +285,7 @@ def test_an_agent_stays_as_long_as_a_job_of_its_user_waits(pool_dir):
     daemon.jobs = (JobInfo(job=1, owner="me", spec=spec, phase="queued", submitted_at=0.0),)
     left, clients = daemon.run(lambda: daemon.now > 3 * agent.IDLE_S)
     assert not left
-    assert Lock(clients.path).share(0.0), "nobody waits for an agent that stays"
+    assert free(clients), "nobody waits for an agent that stays"
 
 
 def test_an_agent_whose_pool_was_removed_leaves_without_waiting(pool_dir):

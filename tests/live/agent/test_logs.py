@@ -33,6 +33,7 @@ def test_every_line_of_a_run_is_an_object_and_those_about_a_job_carry_it(tmp_pat
             processes.send(process, signal.SIGSTOP)
         pool.kill_agent(signal.SIGKILL)
         pool.wait_fact(lost, JobRequeued)  # the lease ran out
+        pool.until(lambda: "the agent of" in (pool.folder / "daemon.out").read_text(), "the daemon misses the agent")
         pool.kill_daemon(signal.SIGTERM)
         refused = pool._start("daemon", "jupyter_elastic.scheduler", *JSON, "--slots", "0")
         assert refused.wait(60) == 2
