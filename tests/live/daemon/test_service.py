@@ -327,7 +327,7 @@ def test_an_administrator_releases_what_nobody_speaks_for(pool, spec) -> None:
         async with AsyncClient(role="agent") as mine:  # the job waited for it
             order = await asyncio.wait_for(anext(mine.orders()), 60)
             assert (order.job, order.attempt) == (job, 2)
-            with pytest.raises(BadRequest, match=f"the agent of {ME} is there.* elastic cancel {job}"):
+            with pytest.raises(BadRequest, match=f"the agent of {ME} is there.* elastic job cancel {job}"):
                 await mine.ask(wire.ReleaseJob(job=job))
 
     asyncio.run(agents())
