@@ -1,7 +1,7 @@
 """Renders a job as self-contained HTML and as plain text, for tools without widgets and for files that are kept.
 
-Pure: screen and output in, text out. No script, no network, everything escaped; Jupyter's theme variables with
-fallbacks, so that the page of nbconvert is readable too.
+Screen and output in, text out; of this machine it knows the time zone. No script, no network, everything escaped;
+Jupyter's theme variables with fallbacks, so that the page of nbconvert is readable too.
 """
 
 from __future__ import annotations

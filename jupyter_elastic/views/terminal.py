@@ -1,4 +1,4 @@
-"""Draws the pool's page in a terminal with Rich. Pure: a `PoolScreen` in, a renderable out."""
+"""Draws the pool's page in a terminal with Rich. Knows a `PoolScreen` and the time zone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renders the timeline as self-contained HTML, for tools without our front end and for kept files. Pure."""
+"""Renders the timeline as self-contained HTML, for tools without our front end and for kept files."""
 
 from __future__ import annotations
 

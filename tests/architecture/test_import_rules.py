@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -51,3 +54,17 @@ def test_a_broken_rule_is_found(house: Path, module: str, line: str) -> None:
     done = lint(house)
     assert done.returncode != 0
     assert "BROKEN" in done.stdout
+
+
+def test_what_says_that_it_is_pure_is_held_to_it() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (pure,) = [contract["source_modules"] for contract in contracts if contract["name"].startswith("The pure parts")]
+    missed = []
+    for path in (ROOT / "jupyter_elastic").rglob("*.py"):
+        if "node_modules" in path.parts:
+            continue
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        says = re.search(r"(?:^|[.\n] ?)Pure\b", ast.get_docstring(ast.parse(path.read_text())) or "")
+        if says and not any(f"{name}.".startswith(f"{module}.") for module in pure):
+            missed.append(name)
+    assert missed == []

@@ -1,1 +1,1 @@
-"""Forecasts of a policy's decisions: the simulator started from the present pool. Pure."""
+"""Forecasts of a policy's decisions: the simulator started from the present pool."""

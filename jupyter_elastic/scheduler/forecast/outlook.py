@@ -1,6 +1,6 @@
 """Predict starts and ends of jobs under one policy from the pool's state, with ranges from several futures.
 
-Pure: knows views and policies; no clock, no chance.
+Knows views and policies, no clock; its chance comes from a seed, so that the same state gives the same ranges.
 """
 
 from __future__ import annotations
