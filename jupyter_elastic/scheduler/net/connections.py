@@ -247,7 +247,7 @@ def _read_out(monitors: list[zmq.Socket[bytes]]) -> None:
     for monitor in monitors:
         poller.register(monitor, zmq.POLLIN)
     try:
-        while True:
+        while monitors:  # none: the transport has never listened
             for monitor, _ in poller.poll():
                 monitor.recv_multipart()
     except zmq.ContextTerminated:

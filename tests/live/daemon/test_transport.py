@@ -224,3 +224,12 @@ def test_who_floods_a_busy_daemon_and_hangs_up_does_not_end_it(tmp_path: Path) -
         check=False, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.stdout == "lives\n", done.stderr
+
+
+def test_one_that_has_never_listened_is_closed_at_once() -> None:
+    async def closed() -> None:
+        transport = Transport(lambda *_: None, lambda: None, time.monotonic)
+        await asyncio.to_thread(transport.close)
+
+    asyncio.run(closed())
+    assert not [thread for thread in threading.enumerate() if thread.name == "connections"]
