@@ -1,8 +1,9 @@
 """Manages one attempt: starts or finds its driver, passes orders on, sends its reports to the daemon.
 
 Knows the attempt's folder, the driver's socket and the outbox; must not know the daemon's state. An attempt that has
-begun is ended exactly once, whichever process dies in between: the driver's lock keeps a second driver away,
-`exit.json` is the end, and if a driver dies without writing it, its workers are ended before the slots are given back.
+begun is ended exactly once, whichever process dies in between: the driver's lock keeps a second driver away, the file
+`exit.json` records the end, and if a driver dies before it has written that file, the agent ends the driver's workers
+before the slots are given back.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ DriverStarter: TypeAlias = Callable[[StartDriver], Awaitable[DriverProcess | Non
 """Starts the driver of an attempt; returns None if the attempt has one already."""
 
 UNREACHABLE_S = 30.0
-"""Seconds of failed connections after which a live driver is ended: nobody could stop it otherwise."""
+"""Seconds of failed connections after which the agent ends a live driver, which no order to stop would reach."""
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class Attempt:
         self._log = logging.LoggerAdapter(log, {"user": owner, "job": job, "attempt": number})
 
     def order(self, effect: Rescale | Stop | Launch) -> None:
-        """Pass an order on, now or as soon as the driver listens. Repeated orders are harmless."""
+        """Pass an order on to the driver, now or as soon as the driver listens. Repeated orders are harmless."""
         if isinstance(effect, Stop):
             self._stop = effect
         elif self._rescale is None or effect.generation > self._rescale.generation:
@@ -77,7 +78,7 @@ class Attempt:
             self._driver.write(ORDERS.encode(LeaseRenewed(requested_at)))
 
     def forfeit(self) -> None:
-        """Stop the attempt after a commit, because the pool reports that it holds no slots any more."""
+        """Stop the attempt after a commit, because the daemon reports that the attempt holds no slots any more."""
         if self._stop is None:
             self._log.warning("job %d attempt %d holds no slots any more and is ended", self.job, self.number)
             reason = "the pool had given its slots away"
@@ -86,8 +87,8 @@ class Attempt:
     async def run(self, folder: AttemptFolder | None, launch: Launch | None = None) -> ExitReported:
         """Run the attempt to its end; return when the daemon has acknowledged the end.
 
-        `folder` is None for an attempt that left no trace (it was stopped before it began). `launch` starts a driver
-        unless the attempt has one.
+        `folder` is None for an attempt without files, which was stopped before it began. With `launch` a driver is
+        started, unless the attempt has one.
         """
         sender = asyncio.create_task(self._outbox.run())
         try:
@@ -119,7 +120,7 @@ class Attempt:
             end = self._ended("failed", str(problem))
         else:
             end = await self._follow(folder, driver, started) if driver is not None else None
-        if not self._is_own(folder):  # both began at the same moment
+        if not self._is_own(folder):  # another job's attempt may have taken the folder meanwhile
             return self._intruded(folder)
         end = end or folder.exit() or await self._clean_up(folder, driver)
         with contextlib.suppress(OSError):
@@ -127,7 +128,7 @@ class Attempt:
         return end
 
     async def _start(self, folder: AttemptFolder, launch: Launch) -> DriverProcess | None:
-        """Start the attempt's driver; None if it has one already or has been stopped."""
+        """Start the attempt's driver; None if the attempt has a driver, has been stopped or holds no slots any more."""
         if folder.record() is not None or self._stop is not None:
             return None
         check_spec(launch)
@@ -137,7 +138,10 @@ class Attempt:
         return await self._start_driver(StartDriver(str(folder.path), str(folder.runtime), launch, self._renewed_at))
 
     async def _holds_slots(self) -> bool:
-        """Return whether the launch order still holds: this process may have been stopped before handling it."""
+        """Renew the lease, and return whether the attempt still holds its slots.
+
+        The launch order may be out of date: this process may have been suspended between receiving and handling it.
+        """
         asked = time.monotonic()
         try:
             answer = await self._ask(RenewLeases(attempts=((self.job, self.number),)))
@@ -148,8 +152,8 @@ class Attempt:
         return isinstance(answer, LeasesRenewed) and bool(answer.held)
 
     async def _find(self, folder: AttemptFolder) -> processes.ProcessId | None:
-        """Find the attempt's driver; None if it is dead or never existed."""
-        # it was started by an agent before us and has not written its pid yet, or it died before it could
+        """Find the driver that an earlier agent has started; None if it is dead or never existed."""
+        # a driver that holds the lock has either written its pid, or will soon, or dies and frees the lock
         while folder.lock.holder() is not None:
             if (record := folder.record()) is not None:
                 break
@@ -160,7 +164,7 @@ class Attempt:
     async def _follow(
         self, folder: AttemptFolder, driver: processes.ProcessId, started: DriverProcess | None
     ) -> ExitReported | None:
-        """Exchange orders and reports with the driver until the attempt ends; None when the driver died before that."""
+        """Exchange orders and reports with the driver until it reports the end; None if it died before that."""
         gone = asyncio.create_task(processes.gone(driver))
         unreachable_since = time.monotonic()
         try:
@@ -178,7 +182,7 @@ class Attempt:
                         await processes.end([driver], grace_s=5.0)
                 finally:
                     if self._driver is not None:
-                        self._driver.close()  # acknowledges the driver's end
+                        self._driver.close()  # tells the driver that its report of the end has arrived
                         self._driver = None
                 if gone.done():
                     return None
@@ -199,7 +203,7 @@ class Attempt:
         return None
 
     async def _clean_up(self, folder: AttemptFolder, driver: processes.ProcessId | None) -> ExitReported:
-        """End the workers of a driver that is gone without an `exit.json`; return the attempt's end."""
+        """End the workers of a driver that died before it wrote `exit.json`; return the attempt's end."""
         record = folder.record()
         left = list(record.workers) if record is not None else []
         if left:
@@ -212,7 +216,7 @@ class Attempt:
         return self._ended("lost", f"the driver (process {driver[0]}) died{': ' + last_line if last_line else ''}")
 
     def _is_own(self, folder: AttemptFolder) -> bool:
-        """Return whether the files are this attempt's, or not there yet; another job may have the same folder."""
+        """Return whether the folder's files are this attempt's, or absent; another job may use the same folder."""
         return folder.whose() in {None, (self.job, self.number)}
 
     def _intruded(self, folder: AttemptFolder) -> ExitReported:
@@ -222,14 +226,17 @@ class Attempt:
         return self._ended("failed", reason)
 
     def _ended(self, outcome: Any, reason: str) -> ExitReported:
-        """Return an end that the driver did not report; after a stop, the outcome that the stop requested."""
+        """Return an end that no driver reported; a lost attempt that was stopped has the outcome of that stop."""
         if self._stop is not None and outcome == "lost":
             outcome, reason = ended_by(self._stop), self._stop.reason or reason
         return exit_report(self.job, self.number, outcome, reason)
 
 
 def check_spec(launch: Launch) -> None:
-    """Raise EngineError unless this user packed the job: an agent does not trust the daemon's message alone."""
+    """Raise EngineError unless the job's folder is this user's and its interpreter this user's or the system's.
+
+    The agent checks this itself, because it runs as the user and must not rely on the daemon's message alone.
+    """
     folder, python = Path(launch.spec.folder), Path(launch.spec.python)
     try:
         info = folder.lstat()

@@ -1,6 +1,6 @@
 """Keeps the curves of a job's metrics and of its resource use, with a bounded number of points.
 
-Pure; must not know jobs and events.
+Pure; must know neither jobs nor events.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from jupyter_elastic.client.job_screen import Series
 from jupyter_elastic.jobfiles.usage_history import UsagePoint
 
 MAX_POINTS = 360
-"""Maximum number of points of a metric's curve; a full curve keeps the least and the greatest of each four."""
+"""Maximum points of a metric's curve; of a longer one, each four points are reduced to the least and the greatest."""
 
 
 class CurvePoint(NamedTuple):
@@ -26,19 +26,22 @@ class CurvePoint(NamedTuple):
 
 
 class MetricCurve:
-    """A metric over steps; a long curve keeps the least and the greatest value of each stretch, so that spikes stay."""
+    """A metric over steps or epochs.
+
+    A long curve is divided into stretches and keeps the least and the greatest value of each, so that spikes stay.
+    """
 
     def __init__(self) -> None:
         self.last = ""
         self._points: list[CurvePoint] = []
         self._stretch: list[CurvePoint] = []
-        """Kept points since the last of `_points`."""
+        """The unfinished stretch: its least and its greatest point so far, which come after those in `_points`."""
         self._count, self._width = 0, 2
-        """Number of points since then, and the number that is reduced to two."""
+        """Number of points added to the unfinished stretch, and the number at which a stretch is finished."""
         self._newest = CurvePoint(0.0, 0.0, 0.0, None)
 
     def add(self, point: CurvePoint) -> None:
-        """Add a point; one before the newest is a rollback, and takes the points after it away."""
+        """Add a point. If it lies before the newest one, the job was rolled back: remove the points from there on."""
         self.last = f"{point.y:.4g}"
         if math.isnan(point.y):
             return
@@ -56,7 +59,7 @@ class MetricCurve:
         self._newest = point
 
     def series(self, name: str, begin: float) -> Series:
-        """Return the curve; its times are counted from `begin`."""
+        """Return the curve with its newest point; times are seconds since `begin`."""
         points = [*self._points, *self._stretch]
         if points and points[-1] != self._newest:
             points.append(self._newest)
@@ -71,14 +74,20 @@ class MetricCurve:
 
 
 def _extremes(points: list[CurvePoint]) -> list[CurvePoint]:
-    """Return the points with the least and the greatest value, in their order; of equal ones the first and the last."""
+    """Return the points with the least and the greatest value, in their order.
+
+    Of several least points it is the first, of several greatest points the last.
+    """
     values = [point.y for point in points]
     least, greatest = values.index(min(values)), len(values) - 1 - values[::-1].index(max(values))
     return [points[at] for at in sorted({least, greatest})]
 
 
 def usage_curves(points: Sequence[UsagePoint], begin: float) -> list[Series]:
-    """Return a curve for each worker's cores and memory, and each GPU; none of less than two points."""
+    """Return a curve for each worker's cores and memory and for each GPU; leave out curves with a single point.
+
+    Times are seconds since `begin`.
+    """
     found: dict[str, list[tuple[float, float]]] = {}
     for point in points:
         x = round(point.at - begin, 1)

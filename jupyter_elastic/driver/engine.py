@@ -1,7 +1,7 @@
-"""The interface of an engine, which starts, regroups and ends the workers of an attempt, one a slot.
+"""Defines the interface of an engine, which starts, regroups and ends the workers of an attempt, one worker per slot.
 
-An engine lives in the driver process of one attempt, in its asyncio loop, and reports what happens. It decides nothing
-about slots. The driver knows engines by this module alone.
+An engine lives in the driver process of one attempt, in its asyncio loop, and reports what happens. Which slots
+the attempt holds is not its decision. The driver knows engines by this module alone.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ class AttemptContext(Struct, frozen=True, kw_only=True):
     max_workers: int = 0
     """Maximum number of workers of the job; 0 if unknown."""
     fifo: str = ""
-    """FIFO of an attempt with a lease: a process that reads it is killed with the driver (`platform.enforced_end`)."""
+    """Path of a FIFO that the driver holds open for writing, if the attempt has a lease; else empty. When the driver is
+    gone, Linux kills each process that has the FIFO open for reading (`platform.enforced_end`)."""
     warm: bool = True
     """True if workers may be forked from a warm parent."""
     hosts: tuple[Target, ...] = ()
-    """The other hosts; every slot of another name is on this host."""
+    """The other hosts. A slot whose host is none of these is on the driver's own host."""
     find_hosts: Callable[[], tuple[Target, ...]] = tuple
-    """Returns `hosts` as they are now: hosts may have been added since."""
+    """Returns the other hosts at the time of the call; some may have been added since `hosts` was set."""
 
 
 class Finding(Struct, frozen=True):
@@ -59,15 +60,16 @@ class Finding(Struct, frozen=True):
 
 
 class Engine(Protocol):
-    """One attempt's workers. Every method returns soon; the outcome is reported.
+    """One attempt's workers. Every method returns soon; what comes of it is reported.
 
-    Reports, in this order for a normal life: `RunningReported(generation, slots, elastic)` each time a generation has
-    settled, and again when the cell has come to an elastic loop (a job that hasn't is not asked to rescale);
-    `ReleaseReported(slots)` as soon as a slot's process is gone; `ProgressReported`; where workers die and the attempt
-    goes on, `DeathReported` and `ReplacementReported`; at the very end, when no process of the attempt lives any more,
-    exactly one `ExitReported`.
+    An engine reports, in this order if nothing goes wrong: `RunningReported(generation, slots, elastic)` each time a
+    generation has settled (its members train on exactly these slots), and again when the cell has come to an elastic
+    loop, for only then may the job be rescaled; `ReleaseReported(slots)` as soon as a slot's process is gone;
+    `ProgressReported`; if workers die and the attempt goes on, `DeathReported` and `ReplacementReported`; at the very
+    end, when no process of the attempt lives any more, exactly one `ExitReported`.
 
-    An engine writes `name`, `__init__`, `launch`, `rescale`, `stop` and `pids`; for the rest there are defaults.
+    A class of an engine defines `name`, `__init__`, `launch`, `rescale`, `stop` and `pids`; the other methods have
+    defaults.
 
     Args:
         context: The facts of the attempt.
@@ -84,36 +86,36 @@ class Engine(Protocol):
 
     @classmethod
     def claim(cls, cell: CellText) -> Claim | None:
-        """Return how well this engine fits the cell, and why; None: the engine is taken only when it is named."""
+        """Return how well this engine fits the cell, and why; None if only a user's request by name selects it."""
         del cell
         return None
 
     @classmethod
     def examine(cls) -> Finding | None:
-        """Return what `jupyter elastic doctor` says of this engine; None: nothing."""
+        """Return what `jupyter elastic doctor` prints about this engine; None if there is nothing to print."""
         return None
 
     def __init__(self, context: AttemptContext, report: SendReport) -> None: ...
 
     async def launch(self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str]) -> None:
-        """Start one worker on each slot. Called once, first.
+        """Start one worker on each slot. The driver calls this once, before any other method of the instance.
 
         Args:
-            generation: Number of this set of slots, from 1 on; it comes back in `RunningReported`.
-            slots: The slots, as `host:index`. An engine with `takes_servers` is also given `servers`: so many of the
-                last slots are for servers, the others for workers.
-            devices: A slot's GPU (UUID, for `CUDA_VISIBLE_DEVICES`); empty on CPU hosts.
+            generation: Number of this set of slots, from 1 on; `RunningReported` repeats it.
+            slots: The slots, as `host:index`. An engine with `takes_servers` also gets the argument `servers`: the
+                number of slots, at the end of `slots`, that are for parameter servers. The others are for workers.
+            devices: The GPU of each slot, as its UUID for `CUDA_VISIBLE_DEVICES`; empty on CPU hosts.
         """
         ...
 
     async def rescale(self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str]) -> None:
-        """Go on with exactly these slots. A later command replaces an unfinished one; after the end it does nothing.
+        """Go on with exactly these slots. A later call replaces an unfinished one; a call after the end does nothing.
 
         Args:
-            generation: As for `launch`, rising.
+            generation: As for `launch`; higher than in all calls before.
             slots: The slots to hold from now on. Slots that are given up are released as soon as their processes are
                 gone.
-            devices: As for `launch`; of the new slots at least.
+            devices: As for `launch`; contains at least the new slots.
         """
         ...
 
@@ -126,7 +128,7 @@ class Engine(Protocol):
         ...
 
     def pids(self) -> list[tuple[int, float]]:
-        """Return every process of the attempt, so that a successor can end those of a dead driver.
+        """Return every process of the attempt, so that the agent can end them if the driver dies.
 
         Returns:
             (pid, start time in seconds since the epoch, as psutil's `create_time`) of each; empty after the end.
@@ -134,7 +136,7 @@ class Engine(Protocol):
         ...
 
     def waits(self) -> str:
-        """Return a sentence that says which ranks wait for which; empty while none does."""
+        """Return a sentence that says which ranks wait for which others; empty while no rank waits."""
         return ""
 
     def kept(self) -> frozenset[tuple[int, float]]:

@@ -1,11 +1,11 @@
 """Defines every message between a driver and its workers, as `framing` carries them. Pure.
 
 A worker's life: the driver sends `Start`; the worker answers `Started`, runs the cell, sends `ProgressMade` and
-as they come, and at the end `CellDone`, `Failed` or `Interrupted`. In engines with a process group it sends `Ready`
-at each rendezvous, is answered by `Go`, `Private` or `Removed`, and sends `Joined` when the group has formed. A
-worker of the engine `functions` gets `RunCalls` repeatedly, and answers each by `CallsRan`. A worker of a session
-sends `Parked` when
-all of its job is over, and gets the next job's `Start` on a connection of its own.
+`Committed` while the cell trains, and at the end `CellDone`, `Failed` or `Interrupted`. In engines with a process group
+the worker sends `Ready` at each rendezvous, the driver answers `Go`, `Private` or `Removed`, and the worker sends
+`Joined` when the group has formed. A worker of the engine `functions` gets `RunCalls` repeatedly, and answers by
+`CallsRan`. A worker of a session sends `Parked` when all of its job is over, and gets the next job's `Start` on a new
+connection.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ BROKEN_GROUP = 75
 """The exit code of a worker that leaves because its group has broken."""
 
 RendezvousPoint: TypeAlias = Literal["init", "collective", "run"]
-"""A wait for the group, at `init`: the first initialisation, or one after a shutdown.
+"""The place in the cell at which a worker waits for its group.
 
-Joining workers wait at `collective`, their first one before the elastic loop, or at `run`, the beginning of that loop.
+`init`: where the cell initialises the group, for the first time or after a shutdown. `collective`: a joining worker's
+first collective, if that comes before the elastic loop. `run`: the beginning of a joining worker's elastic loop.
 """
 
 
@@ -40,12 +41,12 @@ LOOPBACK = "127.0.0.1"
 
 
 class HostRank(Struct, frozen=True, kw_only=True):
-    """A worker's host among those of its job, as torchrun counts them."""
+    """The place of a worker's host among the hosts of its job, counted as torchrun does."""
 
     workers: int = 0
-    """Number of the job's workers on the host; 0: all."""
+    """Number of the job's workers on this host; 0 if all are on it."""
     number: int = 0
-    """Rank of the host, in the order of the lowest worker rank on each."""
+    """Rank of the host, from 0; hosts are ordered by the lowest worker rank on each."""
     hosts: int = 1
 
 
@@ -73,31 +74,33 @@ class Start(_Message, frozen=True, kw_only=True):
     """Address for connections from workers of other hosts."""
     engine: str
     plugin: str = ""
-    """The engine's worker half, as `module:class`; empty: it has none."""
+    """The part of the engine that runs in the worker, as `module:class`; empty if the engine has none."""
     folder: str
     """The job's folder."""
     copy: str = ""
-    """On another host, the copy of the folder that the cell runs in; empty: that folder exists there."""
+    """Copy, on the worker's host, of the folder that the cell runs in; empty if that folder itself exists there."""
     fifo: str = ""
-    """FIFO by which the kernel ends this worker when the driver is gone; empty: the job has no lease."""
+    """FIFO by which the operating system ends this worker when the driver is gone; empty if the job has no lease."""
     job: types.JobId
     attempt: int = 0
     slot: types.SlotId = ""
     restarts: int = 0
-    """Number of earlier starts of the cell, in this attempt and those before it."""
+    """Number of earlier starts of the cell, in this attempt and in the attempts before it."""
     newcomer: bool = False
-    """True if there is a group already: the worker's output is kept separately until it has joined."""
+    """True if a group exists already: the worker has no rank yet, so its output is kept apart until it has joined."""
     env: dict[str, str] = {}
     session: str = ""
-    """Folder of the session in which this worker stays when the cell is over; empty: the worker leaves."""
+    """Folder of the session in which this worker stays when the cell is over; empty if the worker exits then."""
     member_id: int = field(name="seat", default=0)
     """Member id of this worker in the session's folder, whatever its rank becomes."""
     hands_over: bool = False
-    """True if the session may grow in this cell: the initial rank 0 hands over variables for joining workers."""
+    """True if the session may grow in this cell: the worker that starts as rank 0 saves variables for joining ones."""
     comes_late: bool = False
-    """True if the session's other workers have variables, and this one gets those handed over."""
+    """True if the session's other workers have variables of earlier cells: this worker reads the handed-over ones."""
     rejoin: str = ""
-    """The session's group at the end of the previous cell, as named by its engine's worker half."""
+    """Description of the group in which the previous cell left the session's workers, to form it again; empty: none.
+
+    The part of the engine that runs in the worker has written it, and reads it."""
 
 
 class Go(_Message, frozen=True, kw_only=True):
@@ -111,41 +114,45 @@ class Go(_Message, frozen=True, kw_only=True):
     restore: bool = False
     """True if no member has the state: rank 0 restores the last commit."""
     collective: bool = False
-    """True if a joining worker is in a collective before the elastic loop, which the members' callbacks are to meet."""
+    """True if a joining worker waits in a collective before its elastic loop, until members' reset callbacks make one.
+    """
     rendezvous: Raw = Raw()
-    """Data by which the members find each other: msgpack of a struct of the engine, decoded by its worker half."""
+    """Data by which the members find each other: a struct of the engine, in msgpack."""
 
 
 class Private(_Message, frozen=True, kw_only=True):
-    """A joining worker initialises a group of its own, in which it acts as `rank` of `size` of the one it will join."""
+    """A joining worker is to form a group of itself alone, so that its cell can go on to the elastic loop.
+
+    To the cell it shows the `rank` and the `size` that are reserved for the worker in the common group.
+    """
 
     rank: int
     size: int
     alone: bool
-    """True if no member meets its collectives before the elastic loop."""
+    """True if no member takes part in collectives that this worker makes before its elastic loop."""
 
 
 class Removed(_Message, frozen=True, kw_only=True):
     """The worker is not in the next group and leaves with exit code 0."""
 
     keep: bool = False
-    """True if the worker has the state and nobody goes on with it: the worker saves it first."""
+    """True if the worker has the training's state and no member of the next group has: the worker saves it first."""
 
 
 class Update(_Message, frozen=True, kw_only=True):
-    """Another group waits for this worker, or it is to leave: it comes to the rendezvous at its next commit."""
+    """The group is to change, and this worker is to come to the rendezvous at its next commit, to stay or to leave."""
 
 
 class Broken(_Message, frozen=True, kw_only=True):
-    """A member of this round is gone: a worker that waits for another member waits in vain."""
+    """A member of this round's group is gone: a worker that waits in a collective is to stop waiting."""
 
     round: int
     interrupted: bool = False
-    """True if no member is gone, but the cell of a session ends: its group is left, not broken."""
+    """True if all members are there and the group ends because a session's cell is interrupted."""
 
 
 class Interrupt(_Message, frozen=True, kw_only=True):
-    """The cell of a session is interrupted: the members of a group leave it together, at their next commit."""
+    """A session's cell is interrupted: the members of its group leave the group together, at their next commit."""
 
 
 class SendStack(_Message, frozen=True, kw_only=True):
@@ -156,11 +163,11 @@ class RunCalls(_Message, frozen=True, kw_only=True):
     """Calls of functions for this worker, in this order."""
 
     calls: tuple[tuple[int, int], ...]
-    """The number of each, and the offset of its record in the job's file `calls`."""
+    """For each call its number, and the offset in bytes of its record in the job's file `calls`."""
 
 
 class GiveBack(_Message, frozen=True, kw_only=True):
-    """Request the calls that have not begun: other workers have none."""
+    """Request back the calls that this worker has not begun, for workers that have no calls left."""
 
 
 # --- from a worker ----------------------------------------------------------------------------------------------------
@@ -170,7 +177,7 @@ class Started(_Message, frozen=True, kw_only=True):
     """The cell begins to run."""
 
     stack: int = -1
-    """File descriptor into which a signal writes the worker's stack; -1: there is none."""
+    """Descriptor of the file into which a signal makes the worker write its stack; -1 if there is none."""
 
 
 class ProgressMade(_Message, frozen=True, kw_only=True, tag="Progress"):
@@ -200,7 +207,7 @@ class Failed(_Message, frozen=True, kw_only=True):
     broken_group: bool = False
     """True if a collective failed because a member is gone."""
     echo: bool = False
-    """True if it follows from another rank's failure, as a broken group does."""
+    """True if another rank's failure caused this one, as when a group has broken."""
 
 
 class Interrupted(_Message, frozen=True, kw_only=True):
@@ -216,11 +223,11 @@ class Parked(_Message, frozen=True, kw_only=True):
     """The cell is over, however it ended, and this worker stays for the next one of its session."""
 
     pinned: str = ""
-    """Reason why its memory can't leave its device; empty: it has left."""
+    """Reason why the worker could not free its GPU's memory, so that its slot stays taken; empty if it has."""
 
 
 class HandedOver(_Message, frozen=True, kw_only=True):
-    """The variables for joining workers of the session are in the job's folder: the cell may change its size."""
+    """The variables for joining workers are in the job's folder: from now on the session may grow in this cell."""
 
     frameworks: tuple[str, ...] = ()
 
@@ -242,13 +249,13 @@ class StackReport(_Message, frozen=True, kw_only=True):
     """The position of the worker's main thread."""
 
     where: str
-    """The cell's innermost line."""
+    """The innermost line of the cell on the stack."""
     held: bool = False
     """True if the thread is in a collective."""
     forms: str = ""
-    """TensorFlow strategy that it is creating, which waits for the cluster's other processes."""
+    """The TensorFlow strategy that the thread creates, which waits for the cluster's other processes; else empty."""
     still_s: float = 0.0
-    """Seconds for which it is known to be in the same call."""
+    """Seconds for which the thread is known to have been in the same call."""
     stack: tuple[str, ...] = ()
     rank: int = 0
     """Filled in by the driver."""
@@ -259,11 +266,11 @@ class Ready(_Message, frozen=True, kw_only=True):
 
     point: RendezvousPoint
     has_state: bool
-    """True if it holds the state of the training."""
+    """True if the worker holds the state of the training."""
     training: int = 0
-    """Number of the training that it has reached in its cell; 0: none yet."""
+    """Number of the training, from 1, that the worker has reached in its cell; 0 before the first."""
     at: float
-    """Seconds since the epoch."""
+    """Time of the wait's beginning, in seconds since the epoch."""
 
 
 class Entered(_Message, frozen=True, kw_only=True):
@@ -276,11 +283,11 @@ class Entered(_Message, frozen=True, kw_only=True):
 
 
 class Unmet(_Message, frozen=True, kw_only=True):
-    """The reset callbacks made no collective: joining workers that wait in one wait in vain."""
+    """A member's reset callbacks have made no collective, so joining workers would wait in theirs for ever."""
 
 
 class Joined(_Message, frozen=True, kw_only=True):
-    """The group has formed, as far as this member sees."""
+    """This member has joined its group."""
 
     round: int
 
@@ -290,25 +297,25 @@ class TookPart(_Message, frozen=True, kw_only=True):
 
 
 class Left(_Message, frozen=True, kw_only=True):
-    """A member's training function has returned, after `count` collectives. The driver passes this on to the others."""
+    """A member's training function has returned, after `count` collectives. The driver forwards this to the others."""
 
     round: int
     call: int
     """Number of training functions that had returned in this group before."""
     count: int
     step: int
-    """The last step for which it began a collective."""
+    """The last step for which the member began a collective."""
     rank: int = 0
     """Filled in by the driver."""
 
 
 class LeftBehind(_Message, frozen=True, kw_only=True):
-    """This worker has begun a collective after another member left the training."""
+    """This worker has begun a collective in which a member whose training function has returned takes no part."""
 
     rank: int
-    """Rank of that member."""
+    """Rank of the member that has left."""
     step: int
-    """The last step of that member."""
+    """The last step of the member that has left."""
     own: int
     """The step of this worker."""
 

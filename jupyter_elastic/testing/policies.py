@@ -1,7 +1,7 @@
 """Public: tests that a policy keeps its promises: `check_policy(MyPolicy)` runs it on many small pools.
 
-Knows the vocabulary and the core's judge of plans. Everything is seeded: a failure is reproducible on every machine,
-and its message holds the view.
+Knows the vocabulary and `illegal`, the core's check of plans. All random numbers are seeded: a failure is reproducible
+on every machine, and its message contains the view.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ START = 1_000_000.0
 PHASES: tuple[Phase, ...] = ("queued", "queued", "running", "running", "starting", "rescaling", "stopping")
 STEP = 30.0
 UNMEASURED = 0.5
-"""Assumed gain of a slot, as a share of one slot's speed, for a job whose speed nobody has measured."""
+"""Assumed gain of one more slot, as a share of one slot's speed, for a job whose speed has not been measured."""
 
 
 class PolicyBroken(AssertionError):
@@ -29,17 +29,17 @@ class PolicyBroken(AssertionError):
 
 
 def check_policy(policy: type[Policy] | Policy, *, rounds: int = 60, seed: int = 0, bound_s: float = 86_400.0) -> None:
-    """Assert that a policy is safe for a pool, by many small seeded ones.
+    """Assert that a policy is safe for a pool, by running it on many small pools.
 
-    Checked: its description and options; that plans are legal, deterministic and leave the view alone; that the memo is
-    JSON of at most 64 KiB; that it is work conserving if it claims so; that finite work ends; and that a job of any
-    size gets slots although short jobs never stop coming.
+    Checked: that a picker can show the policy's description and options; that plans are legal, the same when repeated,
+    and don't change the view; that the memo is JSON of at most 64 KiB; that the policy is work conserving if it claims
+    so; that finite jobs end; and that a job of any size gets slots although short jobs never stop coming.
 
     Args:
         policy: The class, whose `Options` have defaults, or an instance.
-        rounds: Number of random views to ask about.
+        rounds: Number of random views for which the policy is asked for a plan.
         seed: Seed of those views.
-        bound_s: Maximum seconds that a job may wait in a pool that is never empty.
+        bound_s: Maximum seconds until a long job ends in a pool in which short jobs never stop coming.
 
     Raises:
         PolicyBroken: A rule is broken; the message says which, and holds the view.
@@ -77,7 +77,10 @@ def check_description(kind: type[Policy]) -> None:
 
 
 def check_plan(policy: Policy, view: View, *, again: Policy | None = None) -> Plan:
-    """Assert that a view's plan is legal, the same when repeated, and work conserving if that is claimed."""
+    """Assert that the plan for a view is legal, the same when repeated, and work conserving if the policy claims so.
+
+    `again`: another instance of the policy that is asked for the repetition.
+    """
     before = msgspec.json.encode(view)
     plan = policy.plan(view)
     _need(msgspec.json.encode(view) == before, "the policy changed its view", view)
@@ -92,10 +95,10 @@ def check_plan(policy: Policy, view: View, *, again: Policy | None = None) -> Pl
 
 
 def wasted(plan: Plan, view: View, options: Any = None) -> str | None:
-    """Describe idle slots by which a job that the plan runs would be faster; None when there are none.
+    """Describe slots that the plan leaves idle although one of its jobs would be faster with them; None if none are.
 
-    The exceptions are those of `Policy.work_conserving`, made by `options`. If these adapt a job's batch (`batch`),
-    only the policy can say whether a job with a noise scale would be faster.
+    `options` make the exceptions of `Policy.work_conserving`. With the option `batch`, jobs with a noise scale are left
+    out: the policy changes their batch sizes, and it alone knows whether they would be faster.
     """
     jobs = {job.job: job for job in view.jobs}
     free = view.capacity - sum(jobs[job].cost(size) for job, size in plan.sizes.items())
@@ -113,7 +116,10 @@ def wasted(plan: Plan, view: View, options: Any = None) -> str | None:
 
 
 def _faster(job: JobView, workers: int, wider: int, theta: float) -> bool:
-    """Return whether the step adds more than `theta` of one slot's speed; assumed if the speed is unknown."""
+    """Return whether a slot more than `workers` adds over `theta` of one slot's speed: the mean up to `wider`.
+
+    A slot is assumed to add `UNMEASURED` if the speed is unknown.
+    """
     if job.profile.remaining == 0.0:
         return False
     first, slow, fast = (job.profile.rate(n, job.min_servers) for n in (job.min_slots, workers, wider))
@@ -123,7 +129,7 @@ def _faster(job: JobView, workers: int, wider: int, theta: float) -> bool:
 
 
 def without_exceptions(kind: type[Policy]) -> Policy:
-    """Return the policy with the options at zero that make exceptions from work conservation."""
+    """Return the policy with those options set to zero that make exceptions from work conservation."""
     names = [name for name in ("cooldown", "payback", "theta") if name in kind.Options.__struct_fields__]
     return kind(kind.Options(**dict.fromkeys(names, 0.0)))
 
@@ -132,7 +138,10 @@ def without_exceptions(kind: type[Policy]) -> Policy:
 
 
 def views(rounds: int, seed: int = 0) -> Iterator[View]:
-    """Yield pools of every kind: empty, full, gangs, odd sizes, servers, priorities, deadlines, jobs in all phases."""
+    """Yield views of pools of every kind.
+
+    Some are empty, some are full; jobs are in all phases, some with gangs, odd sizes, servers, priorities or deadlines.
+    """
     yield View(now=START, hosts=(), jobs=())
     yield View(now=START, hosts=(HostView(name="a", capacity=4, free=4),), jobs=())
     waits = JobView(
@@ -163,7 +172,7 @@ def _view(chance: random.Random) -> View:
     weights = {"ann": chance.choice((0.5, 1.0, 3.0))}
     quotas = {"bob": chance.randint(0, capacity)} if chance.random() < 0.5 else {}
     seed, apart = chance.randrange(1000), None
-    if chance.random() < 0.3:  # servers have slots of their own
+    if chance.random() < 0.3:  # the pool has slots for servers alone
         apart = sum(job.size.servers for job in jobs) + chance.choice((0, 1, 3))
         jobs, _ = server_slots.within(jobs, apart)
         draining = min(draining, capacity - sum(job.cost(job.size) for job in jobs))
@@ -173,7 +182,7 @@ def _view(chance: random.Random) -> View:
 
 
 def filled(sizes: list[int], held: int, draining: int = 0) -> tuple[HostView, ...]:
-    """Return hosts of these sizes whose first slots are held, the first of those draining."""
+    """Return hosts of these sizes: their first `held` slots are not free, and the first `draining` of these drain."""
     shown = []
     for at, size in enumerate(sizes):
         taken, leaving = min(size, held), min(size, draining)
@@ -197,7 +206,7 @@ def random_job(chance: random.Random, number: int, capacity: int) -> JobView:
     if not going and phase != "stopping":
         phase = "queued"
     rigid = going and (phase == "starting" or chance.random() < 0.3)
-    if rigid:  # as the core shows a job that can't regroup, or not yet
+    if rigid:  # the core shows a job that can't regroup, or can't yet, with a single size
         least, most, sizes = workers, workers, ()
     return JobView(
         job=number,
@@ -243,7 +252,10 @@ def _profile(chance: random.Random, least: int) -> Profile:
 
 
 class Pool:
-    """A pool that applies plans at once: jobs run n**0.9 times as fast on n workers, and end with their work."""
+    """A simulated pool that applies plans at once.
+
+    A job runs n**0.9 times as fast on n workers as on one, and ends when its work is done.
+    """
 
     def __init__(self, policy: Policy, capacity: int) -> None:
         self.policy, self.capacity = policy, capacity
@@ -255,7 +267,7 @@ class Pool:
         self.numbers = 0
 
     def submit(self, work: float, least: int = 1, most: int | None = None, **more: Any) -> int:
-        """Submit a job of `work` single-slot seconds."""
+        """Submit a job that takes `work` seconds on one slot, and return its number."""
         self.numbers += 1
         self.jobs[self.numbers] = JobView(
             job=self.numbers, owner=more.pop("owner", "ann"), phase="queued", submitted_at=self.now, queued_at=self.now,
@@ -272,7 +284,7 @@ class Pool:
         return View(now=self.now, hosts=filled([self.capacity - half, half], held), jobs=jobs, memo=self.memo)
 
     def step(self, seconds: float = STEP) -> None:
-        """Plan, apply, and let time pass."""
+        """Ask the policy for a plan, check and apply it, and let `seconds` pass."""
         view = self.view()
         plan = check_plan(self.policy, view)
         self.memo = msgspec.json.decode(msgspec.json.encode(plan.memo))
@@ -308,7 +320,7 @@ class Pool:
 
 
 def check_ends(policy: Policy, seed: int = 0, capacity: int = 6) -> None:
-    """Assert that a mixed bag of finite jobs comes to its end."""
+    """Assert that 20 finite jobs of different sizes all end."""
     chance = random.Random(seed)  # noqa: S311 - an example
     pool = Pool(policy, capacity)
     for _ in range(20):
@@ -326,7 +338,7 @@ def check_ends(policy: Policy, seed: int = 0, capacity: int = 6) -> None:
 
 
 def check_starves_nobody(policy: Policy, bound_s: float, capacity: int = 4) -> None:
-    """Assert that a long job and a job that needs the whole pool get slots, and end, in a stream of short jobs."""
+    """Assert that a long job, and one that needs the whole pool, end within `bound_s` while short jobs keep coming."""
     for work, least in ((3600.0, 1), (1200.0, capacity)):
         pool = Pool(policy, capacity)
         for _ in range(2 * capacity):

@@ -1,4 +1,4 @@
-"""Input and output of policies: the view of the pool, and the plan."""
+"""Defines the input and the output of policies: the view of the pool, and the plan."""
 
 from __future__ import annotations
 
@@ -22,28 +22,30 @@ class Speed(Record, frozen=True, kw_only=True, gc=False):
 class Profile(Record, frozen=True, kw_only=True, gc=False):
     """The core's knowledge of a job, learned from its own progress events.
 
-    `rate(n)` is samples/s on n workers: the measured point if there is one, else the fit T(n) = a/n + b + d*n of
-    seconds per sample-batch (Optimus, EuroSys'18, all-reduce form), else None.
+    `rate(n)` gives samples per second on n workers: the measured speed if there is one, else by the fitted curve
+    T(n) = a/n + b + d*n, in seconds per sample (Optimus, EuroSys'18, all-reduce form), else None.
     """
 
     speeds: tuple[Speed, ...] = ()
     fit: tuple[float, float, float] | None = None
     """Coefficients (a, b, d) of T(n) = a/n + b + d*n, in seconds per sample; None before there is a measurement."""
     done: float | None = None
-    """Samples trained."""
+    """Samples trained; None if the job does not report them."""
     remaining: float | None = None
-    """Samples to go; None if the job does not report a total."""
+    """Samples still to be trained; None if the job does not report a total."""
     rescale_cost_s: float = 0.5
-    """Seconds that the job loses by its next change of size. A job that can't regroup begins anew and loses all that it
-    has done in this attempt. For others the mean measured pause of the job's rescales; before the first, the usual
-    cost: 0.2 to 0.5 s (Horovod)."""
+    """Seconds that the job loses by its next change of size. For a job that can't regroup: all that it has done in this
+    attempt, for it begins anew. For any other: the mean measured pause of its rescales; before its first rescale, the
+    default, as Horovod usually takes 0.2 to 0.5 s."""
     start_cost_s: float = 0.0
-    """Seconds that a pause costs the job: the mean of its starts so far, from the order to the first step."""
+    """Seconds that the job loses by its next start after a preemption: the mean time of its starts so far, from the
+    order to the first step; 0 before the first."""
     noise_scale: float | None = None
+    """Gradient noise scale that the job reports, in samples; None if it reports none."""
     reported_at: float | None = None
-    """Time of the last report that came while the job had slots."""
+    """Time of the last progress report that came while the job had slots."""
     report_period_s: float | None = None
-    """Longest of the last three pauses between reports, in seconds; None before the second report."""
+    """Longest of the last three intervals between progress reports, in seconds; None before the second report."""
     losses: tuple[tuple[float, float], ...] = ()
     """Loss curve as (samples, loss), in order of the samples: at most 32 points, older points farther apart."""
 
@@ -70,13 +72,14 @@ class Profile(Record, frozen=True, kw_only=True, gc=False):
 
 
 class Turn(Record, frozen=True, kw_only=True, gc=False):
-    """Data that order users and groups for the next slot if not all get one at once."""
+    """Orders users and groups for the next free slot, if there isn't one for each of them."""
 
     begun: tuple[float, ...] = ()
-    """Times at which the last jobs began, the newest last; at most 32."""
+    """Times at which the last jobs of the user or group began, the newest last; at most 32."""
     owed_s: float = 0.0
-    """Slot-seconds used while another one waited. Only differences count: a user who comes back owes as much as the
-    least of those present, and at most their own last job on one slot more."""
+    """Slot-seconds that the user or group held while another user or group waited. Only differences between users mean
+    something. A user without jobs who submits again keeps what they owed, within limits: at least what the present user
+    who owes least does (per weight), and at most that plus the seconds for which the user's last job had slots."""
 
 
 class JobView(Record, frozen=True, kw_only=True, gc=False):
@@ -95,17 +98,19 @@ class JobView(Record, frozen=True, kw_only=True, gc=False):
     changed_at: float | None = None
     """Time of the last start or rescale."""
     size: Size = Size(workers=0)
-    """Leased slots without draining ones; zero while `stopping`."""
+    """Slots that the job holds, without draining ones; zero in phase `stopping`."""
     min_slots: int
-    """Minimum of workers. A running job without an elastic loop has its size as both: plans give that or nothing."""
+    """Minimum number of workers. For a running job that can't be rescaled, `min_slots` and `max_slots` are its present
+    number: a plan gives it that number or nothing."""
     max_slots: int
+    """Maximum number of workers."""
     sizes: tuple[int, ...] = ()
     min_servers: int = 0
     max_servers: int = 0
-    """Maximum number of servers; in pools with slots for servers alone no more than there are slots left for."""
+    """Maximum number of parameter servers; in pools with slots for servers alone, at most as many as fit there."""
     server_cost: int = 1
-    """Slots of the pool's capacity that a server takes: one, as a worker does, or none if servers have slots of their
-    own, in pools of GPUs."""
+    """Slots of the pool's capacity that a parameter server takes: 1, as a worker does; 0 in pools of GPUs that have CPU
+    slots for servers alone."""
     priority: int = 0
     preemptible: bool = True
     deadline_at: float | None = None
@@ -117,9 +122,10 @@ class JobView(Record, frozen=True, kw_only=True, gc=False):
     """Seconds with slots so far."""
     preemptions: int = 0
     loses_all: bool = False
-    """True if the job would begin anew when its slots are taken: without an elastic loop it commits nothing."""
+    """True if the job would begin anew after a preemption, because without an elastic loop it commits nothing."""
     spared: bool = False
-    """True if only the loss of its work makes the job not preemptible; a plan may still take its slots."""
+    """True if `preemptible` is False only because the job would lose all its work. A plan that takes the job's slots is
+    still legal."""
     profile: Profile = Profile()
 
     def cost(self, size: Size) -> int:
@@ -127,7 +133,7 @@ class JobView(Record, frozen=True, kw_only=True, gc=False):
         return size.workers + size.servers * self.server_cost
 
     def allows(self, workers: int) -> bool:
-        """True if the job can run on this many workers: within its range and, if it names `sizes`, one of them."""
+        """Return True if the job can run on this many workers: within its range and, if it has `sizes`, one of them."""
         return self.min_slots <= workers <= self.max_slots and (not self.sizes or workers in self.sizes)
 
 
@@ -140,34 +146,37 @@ class HostView(Record, frozen=True, kw_only=True, gc=False):
     free: int
     draining: int = 0
     until: float | None = None
-    """End of the host, in seconds since the epoch; None: unknown. The host is drained two minutes before."""
+    """Time at which the host ends, in seconds since the epoch; None if unknown. It is drained 120 s before its end."""
 
 
 class View(Record, frozen=True, kw_only=True):
-    """All that a policy may know. Jobs are the unfinished ones in order of (submitted_at, job)."""
+    """All that a policy may know. `jobs` are all unfinished jobs, ordered by (submitted_at, job)."""
 
     now: float
     """Seconds since the epoch, like all times that end in `_at`."""
     seed: int = 0
-    """The only source of randomness."""
+    """Seed of a policy's random numbers; a policy must use no other source of randomness."""
     hosts: tuple[HostView, ...]
     jobs: tuple[JobView, ...]
     memo: Any = None
-    """Memo of the same policy's last accepted plan."""
+    """The `memo` of this policy's last accepted plan; None if there is none."""
     server_slots: int | None = None
-    """Slots for parameter servers alone that are not out; None: servers take slots as workers do."""
+    """Number of slots for parameter servers alone that are not out; None if servers take the same slots as workers."""
     weights: dict[str, float] = {}
     """Fair-share weight of users and groups; 1 if absent."""
     quotas: dict[str, int] = {}
     """Guaranteed slots of users and groups."""
     used: dict[str, dict[str, float]] = {}
-    """Slot-seconds used, by group (empty: none) and user, decayed: those of one half-life ago count half. The half-life
-    is the active policy's option `half_life_s`, 7 days if it has none. Empty for users who are not administrators."""
+    """Slot-seconds used, by group ("" for users without a group) and then by user. Older use counts less: use of one
+    half-life ago counts half. The half-life is the active policy's option `half_life_s`, or 7 days if the policy has no
+    such option. The whole dict is empty in views for users who are not administrators."""
     turns: dict[str, dict[str, Turn]] = {}
-    """Turns of those with unfinished jobs: under "" users without a group, and groups; by group its members."""
+    """Turns of users and groups that have unfinished jobs. The key "" holds groups, and users without a group; the key
+    of a group holds its members."""
     lengths: dict[str, dict[str, tuple[float, ...]]] = {}
-    """Lengths of completed jobs that reported no remaining work, by owner and name: seconds at the minimum size, as
-    `estimate_s`; the newest last, at most 20. Empty for users who are not administrators."""
+    """Lengths of completed jobs that reported no remaining work, by owner and then by the job's name: seconds at the
+    minimum size, as in `estimate_s`; the newest last, at most 20 per name. The whole dict is empty in views for users
+    who are not administrators."""
 
     @property
     def capacity(self) -> int:
@@ -186,13 +195,16 @@ class Plan(Record, frozen=True, kw_only=True):
     memo: Any = None
     """JSON values, at most 64 KiB; the next view contains them."""
     reasons: dict[JobId, Text] = {}
-    """Text for people, by job: why it waits, grows, shrinks or pauses."""
+    """Texts for people, by job: why the job waits, grows, shrinks or pauses."""
     turn: tuple[JobId, ...] = ()
-    """Waiting jobs that come next as slots come free, the first one first; for people, as far as the policy knows."""
+    """Waiting jobs in the order in which they get slots that become free, as far as the policy knows; only shown to
+    people."""
 
 
 class Policy(Protocol):
-    """Divides the slots among jobs. Pure: no clock, no chance, no memory but the memo.
+    """Divides the slots among jobs.
+
+    Pure: it reads no clock, uses no randomness but `View.seed`, and remembers nothing between plans but the memo.
 
     Args:
         options: An instance of the class's `Options`.
@@ -204,11 +216,12 @@ class Policy(Protocol):
     Options: ClassVar[type[Struct]]
     """Typed options with defaults; `msgspec.Meta(description=...)` documents each."""
     work_conserving: ClassVar[bool]
-    """True if the policy leaves no slot idle that would make one of its running jobs faster.
+    """True if the policy claims to use every slot that would make one of the plan's jobs faster.
 
-    Jobs that are starting or being rescaled are left alone. Options may make exceptions; the claim holds for the rest.
-    With `cooldown` and `payback` a running job does not grow if it has just changed or would save too little; with
-    `theta` no job grows by a step that adds less than this share of one slot's speed.
+    The claim does not cover jobs that are starting or being rescaled, nor the exceptions that three options make. With
+    `cooldown` a running job does not grow soon after a change of its size; with `payback` it does not grow if that
+    saves too little time; with `theta` no job grows by a step that adds, per slot, less than this share of one slot's
+    speed.
     """
     interval_s: ClassVar[float | None]
     """Seconds after which the policy is asked again even if nothing happened; None: only on events."""
@@ -222,6 +235,7 @@ class Policy(Protocol):
             view: The present pool; not to be changed.
 
         Returns:
-            The sizes of jobs. An illegal plan, an exception or a missed deadline (5 s) leaves the allocation as it is.
+            The sizes of jobs. If the plan is illegal, an exception is raised or the call takes longer than 5 s, all
+            jobs keep the slots that they have.
         """
         ...

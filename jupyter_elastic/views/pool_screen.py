@@ -1,4 +1,4 @@
-"""Defines the pool's screens: the typed view model that panel, widget and terminal draw and do not compute.
+"""Defines the pool's screens: all values that panel, widget and terminal draw, so that none of them computes any.
 
 Pure: knows the vocabulary only. `scripts/screen_types.py` writes the pages' types from these structs.
 """
@@ -10,11 +10,11 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 MAX_WINDOW = 500
-"""Maximum number of jobs that are sent at once; scrolling requests the rest."""
+"""Maximum number of jobs in one screen; the page requests others when a person scrolls to them."""
 
 
 class SlotBox(Struct, frozen=True, kw_only=True):
-    """One square of the map."""
+    """A slot: one square of the map of the pool."""
 
     slot: str
     state: Literal["free", "leased", "draining", "out"]
@@ -22,18 +22,18 @@ class SlotBox(Struct, frozen=True, kw_only=True):
     owner: str
     reason: str
     for_servers: bool
-    """True for a CPU slot beside GPUs, for parameter servers alone."""
+    """True for a CPU slot of a pool of GPUs, which only parameter servers may use."""
 
 
 class HostBox(Struct, frozen=True, kw_only=True):
-    """One row of the map."""
+    """A host: one row of the map of the pool."""
 
     name: str
     slots: list[SlotBox]
     url: str = field(name="reach")
-    """URL of the host, such as `ssh://lab2`; empty: the pool's own machine."""
+    """URL of the host, such as `ssh://lab2`; empty for the machine on which the daemon runs."""
     until: float | None
-    """End of the host, in seconds since the epoch; None: not known."""
+    """Time at which the host ends, in seconds since the epoch; None if not known."""
     out: str
     """Reason why slots of the host are out, or why the viewer can't reach it; else empty."""
 
@@ -48,7 +48,8 @@ class JobRow(Struct, frozen=True, kw_only=True):
     """True if the viewer may change the job."""
     phase: str
     position: int | None
-    """Position in the queue, from 1, in order of likely start, else of submission; None once it has slots."""
+    """Position in the queue, from 1: by likely start, or by time of submission if that is unknown; None once the job
+    has slots."""
     held: int
     min_slots: int
     max_slots: int
@@ -93,7 +94,7 @@ class SwitchRow(Struct, frozen=True, kw_only=True):
 
 
 class NoteRow(Struct, frozen=True, kw_only=True):
-    """An action of the policy; lists have the newest first."""
+    """A text about an action of the policy; `PoolScreen.notes` has the newest first."""
 
     at: float
     job: int | None
@@ -111,7 +112,10 @@ class ShadowDifference(Struct, frozen=True, kw_only=True):
 
 
 class ShadowRow(Struct, frozen=True, kw_only=True):
-    """A policy that is asked beside the active one, and not obeyed. Times are seconds since the epoch."""
+    """A shadow: a policy whose plans are compared with the active one's and not carried out.
+
+    Times are seconds since the epoch.
+    """
 
     policy: str
     options: dict[str, Any]
@@ -120,20 +124,20 @@ class ShadowRow(Struct, frozen=True, kw_only=True):
     since: float
     asked: int = 0
     differed: int = 0
-    """Number of times that the policy was asked and would have acted differently."""
+    """Number of times, of those `asked`, that the shadow would have acted differently."""
     differs_since: float | None = None
-    """Time since which it has differed without a break; None while it agrees."""
+    """Time since which the shadow has differed without a break; None while it agrees."""
     jobs: int = 0
-    """Unfinished jobs when it was last asked."""
+    """Number of unfinished jobs when the shadow was last asked."""
     differences: list[ShadowDifference] = []
-    """The first of `total_differences`."""
+    """The first differences, of `total_differences` in all."""
     total_differences: int = 0
     problem: str = ""
-    """Reason why it could not be asked, or why its plan could not be followed."""
+    """Reason why the shadow could not be asked, or why its plan could not be carried out; else empty."""
 
 
 class PoolScreen(Struct, frozen=True, kw_only=True):
-    """The whole page."""
+    """The pool's whole screen."""
 
     seq: int
     at: float
@@ -148,9 +152,9 @@ class PoolScreen(Struct, frozen=True, kw_only=True):
     policy_options: dict[str, Any]
     hosts: list[HostBox]
     jobs: list[JobRow]
-    """Unfinished jobs: those with slots first, then the queue, each by (submitted_at, job)."""
+    """Unfinished jobs: those with slots, then those in the queue, each part ordered by (submitted_at, job)."""
     total_jobs: int
-    """Number of all unfinished jobs; `jobs` may be a window of them."""
+    """Number of all unfinished jobs; `jobs` may hold only a part of them."""
     shares: list[ShareRow]
     history: list[HistoryPoint]
     switches: list[SwitchRow]

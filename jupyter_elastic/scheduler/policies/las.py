@@ -1,9 +1,10 @@
-"""Least attained service in two queues: Tiresias without predictions.
+"""Serves jobs by least attained service, in two queues: Tiresias without predictions.
 
-Source: Gu et al., "Tiresias" (NSDI 2019); the promotion knob is Voda's. A job below `threshold_s` slot-seconds is in
-the first queue, above it in the second; within a queue the first to come goes first. Jobs that don't fit are skipped,
-jobs further back are preempted. A job that waited `promote` times as long as it ran since starts over in the first
-queue, so an endless stream of short jobs starves no job.
+Source: Gu et al., "Tiresias" (NSDI 2019); the option `promote` is Voda's. A job that has received less than
+`threshold_s` slot-seconds is in the first queue, any other in the second; within a queue jobs are served in order of
+arrival. A job that doesn't fit is skipped; a job further back is preempted for one further in front. A job of the
+second queue that waits `promote` times as long as it has run since its last promotion is promoted: it starts over in
+the first queue, so an endless stream of short jobs starves no job.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from jupyter_elastic.scheduler.policies.common import Base, Configured, Draft, R
 from jupyter_elastic.types import JobView, Plan, View
 
 REMEMBERED = 1000
-"""Maximum number of promotions in the memo; the oldest jobs' come first."""
+"""Maximum number of promoted jobs in the memo; of more, those submitted first are kept."""
 
 
 class Las(Configured):
@@ -52,7 +53,10 @@ class Las(Configured):
         return draft.plan(memo={"forgiven": forgiven} if forgiven else None)
 
     def _promoted(self, view: View, tall: list[JobView]) -> dict[str, float]:
-        """Return the forgiven service by job: the attained service at its promotion."""
+        """Return the service, in slot-seconds, that no longer counts for each promoted job: all before its promotion.
+
+        `tall`: the jobs that would be in the second queue if no job were promoted.
+        """
         before = view.memo.get("forgiven", {}) if isinstance(view.memo, dict) else {}
         knob = self.options.promote
         forgiven: dict[str, float] = {}

@@ -1,10 +1,11 @@
 """Refuses or reports code that would silently train an independent model on each worker of a job.
 
-`MirroredStrategy` and `DataParallel` use all devices of one process, and a worker has one of its own: refused. A plain
-loop of PyTorch or Keras may be meant so, as a search is: rank 0 says it once. A group need not join the models: they
-are joined if the model is wrapped, or if as many numbers go through collectives between two steps as there are
-gradients. Imports no framework: each is guarded when the cell loads it. Keras' `fit` has a guard of its own (`guards`),
-and so have Lightning and Accelerate.
+`MirroredStrategy` and `DataParallel` use all devices of one process, but a worker has one device: they are refused. A
+plain loop of PyTorch or Keras may train independent models on purpose, for instance in a search, so rank 0 only prints
+a note, once. A process group alone does not join the models (make them one). A group's models count as joined if the
+model is wrapped, or if about as many numbers go through collectives between two steps as there are gradients. This
+module imports no framework; it guards each one when the cell imports it. Keras' `fit`, Lightning and Accelerate have
+guards in other modules.
 """
 
 from __future__ import annotations
@@ -43,21 +44,25 @@ _FITS: dict[str, tuple[str, Callable[..., bool]]] = {
     "lightgbm.engine": ("train", lambda params, *_, **__: bool({"machines", "num_machines"} & set(params))),
     "catboost.core": ("CatBoost._fit", lambda *_, **__: False),
 }
-"""Functions that train a model by themselves, each with a test if it has joined the workers."""
+"""Functions that train a whole model, by module; each with a test whether a call trains one model with all workers."""
 _ALONE = (
     "docs/frameworks.md says how xgboost, LightGBM and JAX train one with all of them; or run the cell with --gpus 1."
 )
 _CARRIES = re.compile("reduce|gather|all_to_all|recv")
-"""Collectives that may carry gradients. Not broadcasts, by which models begin alike."""
+"""Collectives that may carry gradients. Broadcasts are left out: they only make models begin alike."""
 _PATIENCE = 100
-"""Steps within which a cell must average weights for the first time; or until its end."""
+"""Optimizer steps after which rank 0 prints the note if nothing has joined the models of a group.
+
+For a cell with fewer steps it is printed at the end. A cell that averages weights instead of gradients has to
+do so for the first time within these steps."""
 _polled = False
+"""True once the check is over: something joins the models, or `_say` has run."""
 _steps = _moved = 0
-"""Steps of optimizers in a group so far; numbers that went through collectives since the last one."""
+"""Optimizer steps in a group so far, and the count of numbers that went through collectives since the last step."""
 
 
 def guard() -> None:
-    """Guard this process, a worker of several."""
+    """Guard this process, which is one of several workers."""
     for module, (kind, instead) in _KINDS.items():
         after_import(module, functools.partial(_refuse, kind, instead))
     after_import("torch.optim.optimizer", _watch_steps)
@@ -90,7 +95,10 @@ def _watch_fit(call: str, joined: Callable[..., bool], module: types.ModuleType)
 
 
 def _watch_gradients(module: types.ModuleType) -> None:
-    """Watch JAX's `grad` and `value_and_grad`; the returned functions run when the cell has joined, if it does."""
+    """Watch JAX's `grad` and `value_and_grad`.
+
+    The check is made when a returned function is called: by then the cell has joined the processes, if it ever does.
+    """
     real: Any = module.value_and_grad
 
     @functools.wraps(real)
@@ -105,7 +113,10 @@ def _watch_gradients(module: types.ModuleType) -> None:
 
 
 def _place(module: types.ModuleType) -> None:
-    """Let `jax.distributed.initialize()` find the workers by torchrun's variables, as it finds those of Slurm."""
+    """Let `jax.distributed.initialize()` without arguments find the workers by torchrun's environment variables.
+
+    JAX itself knows those of Slurm and others, but not torchrun's.
+    """
     real: Any = module.initialize
 
     @functools.wraps(real)
@@ -123,7 +134,10 @@ def _watch_steps(module: types.ModuleType) -> None:
 
 
 def _count(module: types.ModuleType) -> None:
-    """Count the numbers that go through a library's collectives; pickled objects are none."""
+    """Count the numbers that go through a library's collectives.
+
+    Tensors of integers are left out: pickled objects are sent as such.
+    """
 
     def count(*args: Any, **kwargs: Any) -> None:
         global _moved
@@ -131,13 +145,13 @@ def _count(module: types.ModuleType) -> None:
         _moved += sum(one.numel() for one in given if hasattr(one, "numel") and "int" not in str(one.dtype))
 
     for name, real in list(vars(module).items()):
-        if type(real) is types.FunctionType and _CARRIES.search(name):  # `isinstance` has some warn
+        if type(real) is types.FunctionType and _CARRIES.search(name):  # `isinstance` would make some print a warning
             before(module, name, count)
             setattr(sys.modules[real.__module__], name, getattr(module, name))
 
 
 def _stepped(optimizer: Any) -> None:
-    """Check, before a step of PyTorch's optimizer, if the optimizer's model is joined."""
+    """Check, before a step of a PyTorch optimizer, whether the workers' models are joined."""
     global _polled, _steps, _moved
     if _polled or not _grouped() or context.state is not None:
         _say()
@@ -146,10 +160,10 @@ def _stepped(optimizer: Any) -> None:
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     own = sum(p.numel() for p in parameters)
     _polled = (
-        moved >= max(1, min(own, max(8, own // 100)))  # gradients may be compressed
-        or hasattr(optimizer, "_allreduce_grad_async")  # Horovod's
+        moved >= max(1, min(own, max(8, own // 100)))  # compressed gradients: 1 % is enough
+        or hasattr(optimizer, "_allreduce_grad_async")  # Horovod's DistributedOptimizer
         or any(type(p).__name__ in {"DTensor", "FlatParameter"} for p in parameters)
-        or (_steps < 4 and _in_parallel(parameters))  # the first steps may be those of an independent model
+        or (_steps < 4 and _in_parallel(parameters))  # not only at step 1, which may be another model's
     )
     if _steps > _PATIENCE:
         ended()
@@ -163,7 +177,10 @@ def _in_parallel(parameters: list[Any]) -> bool:
 
 
 def ended() -> None:
-    """Report, at the end of the cell, optimizer steps whose model was not joined."""
+    """Print the note if the cell has stepped optimizers in a group and nothing has joined the models.
+
+    Called at the end of the cell, and after `_PATIENCE` steps.
+    """
     if _steps:
         _say(
             "The group that the cell has formed joins no model: wrap it in DistributedDataParallel (or "
@@ -185,7 +202,10 @@ def _watch_applies(name: str, method: str, module: types.ModuleType) -> None:
 
 
 def _say(of_group: str = "") -> None:
-    """Print once, on rank 0, that nothing joins the models; `of_group`: the reason, if there is a group."""
+    """Print once, on rank 0, that each worker trains a model of its own.
+
+    `of_group`: the sentence to print even if there is a group; without it a group keeps the note away.
+    """
     global _polled
     if _polled:
         return
@@ -199,7 +219,7 @@ def _say(of_group: str = "") -> None:
 
 
 def _grouped() -> bool:
-    """Return True if this process is in a group of several, whoever has formed it."""
+    """Return True if this process is in a group of several processes, formed by the cell or by this package."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return bool(distributed.get_world_size() > 1)

@@ -1,8 +1,8 @@
 """Drain slots for an administrator: they take no new work, and the jobs on them leave.
 
 A job that can regroup or goes on from a commit leaves at once; a job that would lose its work has the grace that the
-administrator gives. Maintenance is the drain of the whole pool. Knows the state; must not know policies, which leave a
-job on drained slots its slots.
+administrator gives. Maintenance is the drain of the whole pool. Knows the state; must not know policies: they see a job
+on drained slots as not preemptible and leave it there, until this module makes it leave.
 """
 
 from __future__ import annotations
@@ -27,14 +27,18 @@ from jupyter_elastic.types.errors import BadRequest, NotFound
 from jupyter_elastic.types.texts import span
 
 LEAVE_S, LAST_S = 120.0, 30.0
-"""Seconds before a host's end at which jobs that can leave do so, and at which the others are stopped and requeued."""
+"""Seconds before a host's end: at `LEAVE_S` the jobs leave that can go on or resume, at `LAST_S` the others are
+stopped and queued again."""
 
 
 class Drains(Rule):
-    """Drain hosts that end, and let jobs leave what is drained."""
+    """Drain hosts whose end is near, and let jobs leave drained slots."""
 
     def after(self, state: State, stimulus: Stimulus, rules: Rules) -> list[AnyEventData]:
-        """Return how jobs leave, at a `Tick` alone, and the drains of hosts whose end is near."""
+        """Return the events by which jobs leave drained slots, and those that drain hosts whose end is near.
+
+        Jobs leave at a `Tick` only; hosts are drained also when they have been reported.
+        """
         if not isinstance(stimulus, HostsReported | Tick):
             return []
         jobs = state.active_jobs() if isinstance(stimulus, Tick) else []
@@ -50,7 +54,7 @@ class Drains(Rule):
         return [f"{_text(state, job)}: {then}."]
 
     def wakes_at(self, state: State) -> float:
-        """Return the time at which the next job leaves or the next host is drained because it ends."""
+        """Return the time at which the next job leaves or the next host is drained because its end is near."""
         drained = {one.target for one in state.drains}
         near = (host.until - LEAVE_S for host in state.hosts if host.until is not None and host.name not in drained)
         return min((*near, *(leaves_at(state, job) for job in state.active_jobs())), default=inf)
@@ -73,7 +77,7 @@ def drain(state: State, command: DrainSlots) -> list[AnyEventData]:
 
 
 def undrain(state: State, command: UndrainSlots) -> list[AnyEventData]:
-    """End the drain of this name. BadRequest if there is none."""
+    """End the drain whose target has exactly this name. BadRequest if there is none."""
     target = command.target
     others = tuple(one for one in state.drains if one.target != target)
     if len(others) < len(state.drains):
@@ -103,7 +107,10 @@ def _ending(state: State, now: float) -> list[AnyEventData]:
 
 
 def leaves_at(state: State, job: Job) -> float:
-    """Return the time at which the job leaves drained slots: 0 now, infinity never."""
+    """Return the time at which the job leaves drained slots, in seconds since the epoch: 0 for now, infinity for never.
+
+    A job that can shrink, or is elastic and preemptible, leaves now; any other when the first grace of its drains ends.
+    """
     if not job.leaving:
         return inf
     if not job.rigid:
@@ -114,7 +121,7 @@ def leaves_at(state: State, job: Job) -> float:
 
 
 def leave(state: State, job: Job) -> AnyEventData:
-    """Return the event by which the job leaves the drained slots that it holds."""
+    """Return the event by which the job leaves its drained slots: a shrink if it can regroup, else a preemption."""
     lost = [slot for slot in job.slots if state.slots[slot].drained]
     return plan.without(state, job, lost, _text(state, job))
 
@@ -126,5 +133,5 @@ def _text(state: State, job: Job) -> str:
 
 
 def _drains(state: State, job: Job) -> list[Drain]:
-    """Return the drains that cover slots which the job is to run on."""
+    """Return the drains that cover any of the job's slots."""
     return [one for one in state.drains if any(one.covers(state.slots[slot].host, slot) for slot in job.slots)]

@@ -1,24 +1,24 @@
 // Generated from the Python structs by scripts/screen_types.py: change those, and run it.
 // An optional field is missing where it has its default, or in notebooks that an earlier version saved.
 
-/** One square of the map. */
+/** A slot: one square of the map of the pool. */
 export interface SlotBox {
   slot: string;
   state: 'draining' | 'free' | 'leased' | 'out';
   job: number | null;
   owner: string;
   reason: string;
-  /** True for a CPU slot beside GPUs, for parameter servers alone. */
+  /** True for a CPU slot of a pool of GPUs, which only parameter servers may use. */
   for_servers: boolean;
 }
 
-/** One row of the map. */
+/** A host: one row of the map of the pool. */
 export interface HostBox {
   name: string;
   slots: SlotBox[];
-  /** URL of the host, such as `ssh://lab2`; empty: the pool's own machine. */
+  /** URL of the host, such as `ssh://lab2`; empty for the machine on which the daemon runs. */
   reach: string;
-  /** End of the host, in seconds since the epoch; null: not known. */
+  /** Time at which the host ends, in seconds since the epoch; null if not known. */
   until: number | null;
   /** Reason why slots of the host are out, or why the viewer can't reach it; else empty. */
   out: string;
@@ -32,7 +32,10 @@ export interface JobRow {
   /** True if the viewer may change the job. */
   mine: boolean;
   phase: string;
-  /** Position in the queue, from 1, in order of likely start, else of submission; null once it has slots. */
+  /**
+   * Position in the queue, from 1: by likely start, or by time of submission if that is unknown; null once the job
+   * has slots.
+   */
   position: number | null;
   held: number;
   min_slots: number;
@@ -74,7 +77,7 @@ export interface SwitchRow {
   reason: string;
 }
 
-/** An action of the policy; lists have the newest first. */
+/** A text about an action of the policy; `PoolScreen.notes` has the newest first. */
 export interface NoteRow {
   at: number;
   job: number | null;
@@ -90,7 +93,10 @@ export interface ShadowDifference {
   shadow: number;
 }
 
-/** A policy that is asked beside the active one, and not obeyed. Times are seconds since the epoch. */
+/**
+ * A shadow: a policy whose plans are compared with the active one's and not carried out.  Times are seconds since
+ * the epoch.
+ */
 export interface ShadowRow {
   policy: string;
   options: Record<string, unknown>;
@@ -98,20 +104,20 @@ export interface ShadowRow {
   cell: boolean;
   since: number;
   asked: number;
-  /** Number of times that the policy was asked and would have acted differently. */
+  /** Number of times, of those `asked`, that the shadow would have acted differently. */
   differed: number;
-  /** Time since which it has differed without a break; null while it agrees. */
+  /** Time since which the shadow has differed without a break; null while it agrees. */
   differs_since: number | null;
-  /** Unfinished jobs when it was last asked. */
+  /** Number of unfinished jobs when the shadow was last asked. */
   jobs: number;
-  /** The first of `total_differences`. */
+  /** The first differences, of `total_differences` in all. */
   differences: ShadowDifference[];
   total_differences: number;
-  /** Reason why it could not be asked, or why its plan could not be followed. */
+  /** Reason why the shadow could not be asked, or why its plan could not be carried out; else empty. */
   problem: string;
 }
 
-/** The whole page. */
+/** The pool's whole screen. */
 export interface PoolScreen {
   seq: number;
   at: number;
@@ -125,9 +131,9 @@ export interface PoolScreen {
   policy: string;
   policy_options: Record<string, unknown>;
   hosts: HostBox[];
-  /** Unfinished jobs: those with slots first, then the queue, each by (submitted_at, job). */
+  /** Unfinished jobs: those with slots, then those in the queue, each part ordered by (submitted_at, job). */
   jobs: JobRow[];
-  /** Number of all unfinished jobs; `jobs` may be a window of them. */
+  /** Number of all unfinished jobs; `jobs` may hold only a part of them. */
   total_jobs: number;
   shares: ShareRow[];
   history: HistoryPoint[];
