@@ -184,7 +184,11 @@ def test_a_script_that_is_not_waited_for_goes_on(shared_pool: Pool, script: Path
 
 def test_an_interrupt_cancels_what_is_waited_for(shared_pool: Pool, script: Path) -> None:
     words = [sys.executable, "-m", "jupyter_elastic.cli", "run", str(script), "--engine", "process", "--", "wait"]
-    with subprocess.Popen(words, env=shared_pool.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as one:
+    with subprocess.Popen(
+        words, env=shared_pool.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # A shell lets what it starts in the background ignore the signal, these tests too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+    ) as one:  # fmt: skip
         try:
             assert one.stdout is not None
             assert any(line == "waits\n" for line in one.stdout)
