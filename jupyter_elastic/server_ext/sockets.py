@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
@@ -63,7 +64,7 @@ class ScreensSocket(FollowerHandler, WebSocketMixin, WebSocketHandler, JupyterHa
         self.known: dict[str, Any] = {}
         self.timeline: Any = None
         self.timeline_at = -math.inf
-        self.task = asyncio.get_running_loop().create_task(self.push())
+        self.begin(self.push())
 
     def on_message(self, message: str | bytes) -> None:
         """Change the screens that are sent to the page."""
@@ -88,16 +89,26 @@ class ScreensSocket(FollowerHandler, WebSocketMixin, WebSocketHandler, JupyterHa
         if self.task is not None:
             self.task.cancel()
 
+    def begin(self, sender: Coroutine[Any, Any, None]) -> None:
+        """Begin to send. A sender that fails closes the socket: an open one that sends nothing looks like no news."""
+
+        async def watched() -> None:
+            try:
+                await sender
+            except WebSocketClosedError:
+                pass  # the page is gone; on_close follows
+            except ElasticError as problem:
+                self.close(1011, str(problem)[:120])
+            except Exception:
+                self.log.exception("jupyter_elastic: a page's socket")
+                self.close(1011, "an error in the server; its log has the details")
+
+        self.task = asyncio.get_running_loop().create_task(watched())
+
     async def push(self) -> None:
         """Send changes; outputs grow without events, so read them too."""
-        try:
-            async for _ in self.follower.changes(PUSH_S, POLL_S):
-                await self.send_screens()
-        except WebSocketClosedError:
-            pass  # the page is gone; on_close follows
-        except Exception:  # an open socket that sends nothing would look like a job that does nothing
-            self.log.exception("jupyter_elastic: a page's screens")
-            self.close(1011, "the screens can't be made: see the server's log")
+        async for _ in self.follower.changes(PUSH_S, POLL_S):
+            await self.send_screens()
 
     async def send_screens(self) -> None:
         """Send each screen that differs from the last one that was sent."""
@@ -158,17 +169,12 @@ class EventsSocket(ScreensSocket):
         if not since.isascii() or not since.isdigit() or len(since) > 15:
             self.close(1003, "since is a whole number")
             return
-        self.task = asyncio.get_running_loop().create_task(self.stream(int(since)))
+        self.begin(self.stream(int(since)))
 
     def on_message(self, message: str | bytes) -> None:
         """Ignore messages: none are expected."""
 
     async def stream(self, since: int) -> None:
         """Send every event, in order."""
-        try:
-            async for event in (await self.follower.connect()).events(since):
-                await self.write_message(msgspec.json.encode(event).decode())
-        except WebSocketClosedError:
-            pass  # the page is gone; on_close follows
-        except ElasticError as problem:
-            self.close(1011, str(problem)[:120])
+        async for event in (await self.follower.connect()).events(since):
+            await self.write_message(msgspec.json.encode(event).decode())

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +14,8 @@ import pytest
 from jupyter_elastic.engines.torch.driver import Torch
 from jupyter_elastic.testing.engines import EngineTrial
 from jupyter_elastic.types import RunningReported
+from tests.support.guides import follow, python
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "write-a-framework.md"
 CELL = """
 import json, time
 from pathlib import Path
@@ -50,34 +48,19 @@ Path(f"found.{rank}").write_text(json.dumps(found))
 """
 
 
-def sections() -> list[tuple[str, str]]:
-    """The guide's blocks of code, each with its language."""
-    return re.findall(r"^```(python|toml)\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-
-
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The files of the guide, installed."""
     folder = tmp_path / "site"
-    project = tomllib.loads(next(text for kind, text in sections() if kind == "toml"))["project"]
-    info = folder / f"elastic_tinynn-{project['version']}.dist-info"
-    info.mkdir(parents=True)
-    files = ["tinynn.py", "elastic_tinynn.py", "test_tinynn.py"]
-    texts = [text for kind, text in sections() if kind == "python"]
-    for name, text in zip(files, texts, strict=True):
-        (folder / name).write_text(text)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
-    ((group, names),) = project["entry-points"].items()
-    (info / "entry_points.txt").write_text("\n".join([f"[{group}]", *(f"{a} = {b}" for a, b in names.items())]))
+    folder.mkdir()
+    follow("write-a-framework", "tinynn", folder, "elastic_tinynn", "test_tinynn")
     monkeypatch.setenv("PYTHONPATH", str(folder))
     monkeypatch.syspath_prepend(str(folder))
     return folder
 
 
 def test_its_own_tests_pass(package: Path) -> None:
-    told = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_tinynn.py"]
-    done = subprocess.run(told, cwd=package, capture_output=True, text=True, check=False, timeout=100)
-    assert done.returncode == 0, done.stdout + done.stderr
+    python(package, "pytest", "-q", "-p", "no:cacheprovider", "test_tinynn.py")
 
 
 def test_it_trains_one_model_on_two_workers(package: Path, tmp_path: Path, pool_dir: Path) -> None:

@@ -11,12 +11,16 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def follow(guide: str, module: str, folder: Path) -> None:
-    """Write the files of a guide, and what an installation would make of its `pyproject.toml`."""
+def follow(guide: str, module: str, folder: Path, *others: str) -> None:
+    """Write the files of a guide, and what an installation would make of its `pyproject.toml`.
+
+    `others` are the modules after the first; without any they are tests.
+    """
     page = (DOCS / f"{guide}.md").read_text()
-    (folder / f"{module}.py").write_text(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0])
-    for number, test in enumerate(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[1:]):
-        (folder / f"test_{number}.py").write_text(test)
+    texts = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names = [module, *(others or (f"test_{number}" for number in range(len(texts) - 1)))]
+    for name, text in zip(names, texts, strict=True):
+        (folder / f"{name}.py").write_text(text)
     project = tomllib.loads(re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[0])["project"]
     metadata = folder / f"{module}-{project['version']}.dist-info"
     metadata.mkdir()

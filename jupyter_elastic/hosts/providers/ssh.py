@@ -56,14 +56,14 @@ class Ssh(HostProvider):
             port = parts.port
         except ValueError as problem:
             raise self.refused(host, str(problem)) from problem
-        place = parts.netloc.rpartition(":")[0] if port is not None else parts.netloc
-        plain = place and all(word and word[0].isalnum() and word.isascii() for word in place.split("@"))
+        destination = parts.netloc.rpartition(":")[0] if port is not None else parts.netloc
+        plain = destination and all(word and word[0].isalnum() and word.isascii() for word in destination.split("@"))
         fits = (
             plain
             and host.url.isprintable()
-            and all(letter.isalnum() or letter in "._-@" for letter in place)
-            and place.count("@") <= 1
+            and all(letter.isalnum() or letter in "._-@" for letter in destination)
+            and destination.count("@") <= 1
         )
         if parts.scheme != "ssh" or not fits or parts.path not in {"", "/"} or parts.query or parts.fragment:
             raise self.refused(host)
-        return SshTarget(host=host, destination=place, port=port)
+        return SshTarget(host=host, destination=destination, port=port)

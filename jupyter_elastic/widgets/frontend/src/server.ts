@@ -1,9 +1,8 @@
 // Sends requests to the server extension by REST, with Jupyter's own cookies.
-import type { PickerActions, Policies } from './actions';
+import type { JobActions, PickerActions, Policies } from './actions';
 import type { Home } from './home';
 import type { EarlierRun, KeptPage, PolicyForecast, Series } from './screens';
 import { older, VERSION } from './version';
-import type { JobActions } from './view/job/JobView';
 
 function cookie(name: string): string {
   return document.cookie.match(`\\b${name}=([^;]*)`)?.[1] ?? '';

@@ -2,13 +2,14 @@
 import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { Widget } from '@lumino/widgets';
 import { render } from 'preact';
+import type { JobActions } from '../actions';
 import { Feed, type Look, noAnswer } from '../feed';
 import { clock, day } from '../format';
 import { findHome } from '../home';
 import { ENDED } from '../phases';
 import type { JobPage, KeptPage } from '../screens';
 import { Server } from '../server';
-import { type JobActions, JobView } from '../view/job/JobView';
+import { JobView } from '../view/job/JobView';
 import { NoPage } from '../view/job/NoPage';
 import { SeenOutputs } from '../view/job/outputs';
 import { askInLab } from './dialog';

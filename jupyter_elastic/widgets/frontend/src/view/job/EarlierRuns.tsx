@@ -1,17 +1,12 @@
 // The list of earlier runs whose metrics a person can add to the plots.
 import { useState } from 'preact/hooks';
+import type { EarlierActions } from '../../actions';
 import { clock, day } from '../../format';
-import type { EarlierRun, Series } from '../../screens';
+import type { EarlierRun } from '../../screens';
 import { Problem } from '../Problem';
 import { useRequests } from '../requests';
 import type { ComparedRun } from './drawing';
 import { TOGETHER } from './metrics';
-
-/** Requests for earlier runs of the same name, and their metrics. */
-export interface EarlierActions {
-  runs(): Promise<EarlierRun[]>;
-  metrics(job: number): Promise<Series[]>;
-}
 
 /** The runs are requested when a person opens the list. */
 export function EarlierRuns(props: {

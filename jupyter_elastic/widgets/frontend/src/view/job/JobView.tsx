@@ -1,5 +1,6 @@
 // The view of a job: its state in words, its progress, plots and output, and what a person can do to it.
 import { useId, useState } from 'preact/hooks';
+import type { JobActions } from '../../actions';
 import type { Ask } from '../../ask';
 import { slotRange } from '../../format';
 import { ENDED } from '../../phases';
@@ -9,11 +10,10 @@ import { useRequests } from '../requests';
 import { CancelButton } from './CancelButton';
 import { CopyScript } from './CopyScript';
 import { CurrentUsage } from './CurrentUsage';
-import type { EarlierActions } from './EarlierRuns';
 import { Figures } from './Figures';
 import { Plots } from './Plots';
 import { Progress } from './Progress';
-import { type RankActions, Ranks } from './Ranks';
+import { Ranks } from './Ranks';
 import { ResizeField } from './ResizeField';
 import { SizeHistory } from './SizeHistory';
 import { Speeds } from './Speeds';
@@ -21,20 +21,6 @@ import { Summary } from './Summary';
 import { Traceback } from './Traceback';
 import { UsagePlots } from './UsagePlots';
 import { useFold } from './fold';
-
-export interface JobActions extends RankActions {
-  /** The first two are missing for a job that this pool does not know. */
-  cancel?: () => Promise<unknown>;
-  resize?: (least: number, most: number) => Promise<unknown>;
-  /** Let the notebook go on while the job runs; missing unless a cell waits for the job. */
-  background?: () => Promise<unknown>;
-  script?: () => Promise<unknown>;
-  /** Show the cell of the job; missing where its notebook is not open in this page. */
-  cell?: () => void;
-  /** Return the submitted code, for a page without the job's notebook. */
-  code?: () => Promise<string>;
-  earlier?: EarlierActions;
-}
 
 /** With `whole` the view stays open when the job is over. */
 export function JobView(props: { page: JobPage; actions: JobActions; ask: Ask; whole?: boolean }) {

@@ -1,8 +1,9 @@
 // The plots of a job's metrics, with axis, scale and smoothing to choose.
 import { useState } from 'preact/hooks';
+import type { EarlierActions } from '../../actions';
 import { download } from '../../format';
 import type { JobScreen } from '../../screens';
-import { type EarlierActions, EarlierRuns } from './EarlierRuns';
+import { EarlierRuns } from './EarlierRuns';
 import { Plot } from './Plot';
 import type { ComparedRun, PlotSettings } from './drawing';
 import { type Axis, csv, groups, places } from './metrics';

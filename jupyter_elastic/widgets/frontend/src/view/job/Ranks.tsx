@@ -1,14 +1,8 @@
 // The output of a job's ranks: a tab for each.
 import { useEffect, useId, useRef, useState } from 'preact/hooks';
+import type { RankActions } from '../../actions';
 import { RankOutput } from './RankOutput';
 import type { Outputs } from './outputs';
-
-export interface RankActions {
-  /** Return the address of a rank's whole output; null where there is no server to ask. */
-  link?: (rank: number) => string | null;
-  /** Called with the rank whose lines are in sight now. */
-  look?: (rank: number) => void;
-}
 
 /** `failed` is the rank that failed first, which is opened and marked; `over` is true once the job has ended. */
 export function Ranks({

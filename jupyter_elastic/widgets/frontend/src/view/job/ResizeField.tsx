@@ -3,7 +3,7 @@ import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import type { JobScreen } from '../../screens';
 import { readSlots } from '../../slots';
 import type { Requests } from '../requests';
-import type { JobActions } from './JobView';
+import type { JobActions } from '../../actions';
 
 export function ResizeField({
   screen,

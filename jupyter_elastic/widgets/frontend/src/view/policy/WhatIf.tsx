@@ -6,6 +6,11 @@ import { changed, time } from './changes';
 
 /** Maximum number of jobs in the table. */
 const SHOWN = 12;
+/** The figures of all jobs together: name, field, and the field that says whether a change of it counts. */
+const FIGURES = [
+  ['average completion time', 'avg_jct_s', 'avg_jct_trend'],
+  ['all finish in', 'makespan_s', 'makespan_trend']
+] as const;
 
 /** `age` is the number of seconds since the forecasts were made. */
 export function WhatIf(props: { present: PolicyForecast; chosen: PolicyForecast; age: number; names: Names }) {
@@ -27,24 +32,17 @@ export function WhatIf(props: { present: PolicyForecast; chosen: PolicyForecast;
           </tr>
         </thead>
         <tbody>
-          <tr>
-            <td>average completion time</td>
-            <td>{time(present.avg_jct_s)}</td>
-            <PredictedTime
-              then={chosen.avg_jct_s}
-              change={changed(present.avg_jct_s, chosen.avg_jct_s, chosen.avg_jct_trend)}
-              trend={chosen.avg_jct_trend}
-            />
-          </tr>
-          <tr>
-            <td>all finish in</td>
-            <td>{time(present.makespan_s)}</td>
-            <PredictedTime
-              then={chosen.makespan_s}
-              change={changed(present.makespan_s, chosen.makespan_s, chosen.makespan_trend)}
-              trend={chosen.makespan_trend}
-            />
-          </tr>
+          {FIGURES.map(([name, figure, trend]) => (
+            <tr key={name}>
+              <td>{name}</td>
+              <td>{time(present[figure])}</td>
+              <PredictedTime
+                then={chosen[figure]}
+                change={changed(present[figure], chosen[figure], chosen[trend])}
+                trend={chosen[trend]}
+              />
+            </tr>
+          ))}
           {shown.map(job => {
             const now = before.get(job.job)?.finish_s;
             return (

@@ -1,10 +1,10 @@
 // The table of unfinished jobs.
+import type { PoolActions } from '../../actions';
 import type { Ask } from '../../ask';
 import type { Colour } from '../../format';
 import type { PoolScreen } from '../../screens';
 import type { Requests } from '../requests';
 import { JobLine } from './JobLine';
-import type { PoolActions } from './PoolView';
 
 /** Height in pixels of a row in a table that is shown in windows; rows of a short table are as high as they need. */
 const ROW_HEIGHT = 56;

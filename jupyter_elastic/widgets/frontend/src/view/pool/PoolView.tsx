@@ -1,9 +1,10 @@
 // The view of the pool: slots, jobs, policy, shares and history.
 import type { ComponentChildren } from 'preact';
 import { useLayoutEffect, useRef } from 'preact/hooks';
+import type { PoolActions } from '../../actions';
 import type { Ask } from '../../ask';
 import { clock, palette, plural } from '../../format';
-import type { PoolScreen, ShadowRow } from '../../screens';
+import type { PoolScreen } from '../../screens';
 import { Problem } from '../Problem';
 import { useRequests } from '../requests';
 import { History } from './History';
@@ -12,18 +13,6 @@ import { Section } from './Section';
 import { Shadow } from './Shadow';
 import { Shares } from './Shares';
 import { SlotMap } from './SlotMap';
-
-export interface PoolActions {
-  /** Actions that are missing are not possible on this page. */
-  cancel?(job: number): Promise<unknown>;
-  /** Show a job in a tab. */
-  open?(job: number): void;
-  openPicker?(): void;
-  /** End this shadow. */
-  unshadow?(row: ShadowRow): Promise<unknown>;
-  /** Ask for another window of the job table. */
-  window(offset: number, limit: number): void;
-}
 
 export function PoolView(props: {
   screen: PoolScreen;
